@@ -24,7 +24,7 @@ TRIPLE := $(shell rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
 export CARGO_TARGET_$(TRIPLE)_RUNNER := $(SUDO)
 endif
 
-.PHONY: crds help demo test virtual-clusters check bench gpu-test down prerequisites tools runtimes peer-tools build images lab-up labs lab-test end-to-end unit fmt fmt-check lint sbom
+.PHONY: crds help demo test virtual-clusters check bench gpu-test down prerequisites tools runtimes zig tenant-libraries peer-tools build images lab-up labs lab-test end-to-end unit fmt fmt-check lint sbom
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 18
@@ -35,7 +35,7 @@ demo: lab-up ## a whole GPU platform on this machine: lab, chart, teams, a chang
 	$(CARGO) run $(LOCKED) -q --bin demo
 
 # the lab's tests wait more than they compute, so they run beside the unit tests
-test: tools runtimes build ## all tests: unit, property, lab, end to end
+test: tools runtimes zig build ## all tests: unit, property, lab, end to end
 	$(MAKE) --jobs=2 unit lab-test
 	$(MAKE) end-to-end
 
@@ -57,6 +57,10 @@ ifeq ($(BENCH),decoding)
 # without a lab
 bench:
 	PROPTEST_CASES=1000000 $(CARGO) test $(ALL) --release --test decoding -- --nocapture --test-threads=1
+else ifeq ($(BENCH),instructions)
+# without a lab; of the library as it is shipped, so that the profile of the program that calls it does not matter
+bench: tenant-libraries
+	GPUTENANCY_BUILD=$(CURDIR)/target/tenant-libraries/$(shell uname -m) $(CARGO) bench $(LOCKED) --profile dev -p gputenancy-shim --bench limits -- instructions
 else
 bench: prerequisites tools peer-tools ## measurements, each next to a baseline of the same run; BENCH='peer 200' for one
 	$(CARGO) build $(ALL) --release
@@ -82,6 +86,12 @@ tools: prerequisites ## the Go programs of the lab (15 minutes once, then second
 runtimes: prerequisites ## NVIDIA's CUDA runtimes, which tests load on the simulated driver
 	@integration/tools/cudart/fetch
 
+zig: prerequisites ## the linker of the libraries that run in tenants' containers
+	@integration/tools/zig/fetch
+
+tenant-libraries: zig ## the libraries that run in tenants' containers, as they are shipped; PROCESSOR=aarch64 for another one
+	integration/tools/tenant-libraries $(PROCESSOR)
+
 peer-tools: prerequisites ## what `bench` compares with: Capsule (4 minutes once), and vCluster with its command line (7 minutes and more, once)
 	@integration/tools/build $(PEERS)
 
@@ -102,7 +112,7 @@ lab-test: tools build ## tests of the lab itself: traffic, power loss, network p
 	$(CARGO) test $(ALL) --test cluster --test host -- --test-threads=1
 
 # the conformance tests of the simulated driver run NVIDIA's own programs
-unit: tools runtimes ## unit and property tests of all crates
+unit: tools runtimes zig ## unit and property tests of all crates
 	$(CARGO) test $(ALL) --lib --bins
 	$(CARGO) test $(ALL) --lib --bins -- --ignored --test-threads=1 ten_thousand_tenants
 	$(CARGO) test $(ALL) --exclude e2e --exclude lab --test '*'

@@ -20,11 +20,14 @@ impl Function {
     }
 
     /// Its address; `None` if this driver does not have it.
+    #[inline]
     pub fn address(&self) -> Option<*mut c_void> {
         let known = self.address.load(Relaxed);
-        if !known.is_null() {
-            return Some(known);
-        }
+        if known.is_null() { self.find() } else { Some(known) }
+    }
+
+    #[cold]
+    fn find(&self) -> Option<*mut c_void> {
         // several threads find the same address
         let found = find(self.library, self.name)?;
         self.address.store(found, Relaxed);

@@ -10,18 +10,28 @@ use std::{
 /// Prints what cargo passes to the linker of the library of a build script: the name `soname`, and the dependency on the file at the path `real`.
 pub fn in_front_of(soname: &str, real: &str) -> io::Result<()> {
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-env-changed=CARGO_ZIGBUILD_TARGET");
     let folder = env::var_os("OUT_DIR").map(PathBuf::from).ok_or_else(|| io::Error::other("OUT_DIR is not set"))?;
     let stub = stub(&folder, real)?;
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,{soname}");
-    // images of tenants may not have libgcc_s.so.1, which Rust's standard library would need
-    let unwinder = compiler().arg("-print-file-name=libgcc_eh.a").output()?;
-    let unwinder = PathBuf::from(String::from_utf8_lossy(&unwinder.stdout).trim());
-    let folder = unwinder.parent().ok_or_else(|| io::Error::other("the compiler does not name libgcc_eh.a"))?;
-    println!("cargo::rustc-link-search=native={}", folder.display());
-    println!("cargo::rustc-link-lib=static:+whole-archive=gcc_eh");
+    static_unwinder()?;
     println!("cargo::rustc-cdylib-link-arg=-Wl,--no-as-needed");
     println!("cargo::rustc-cdylib-link-arg={}", stub.display());
     println!("cargo::rustc-cdylib-link-arg=-Wl,--as-needed");
+    Ok(())
+}
+
+/// Links the unwinder, which Rust's standard library uses, into the library: images of tenants may not have `libgcc_s.so.1`.
+fn static_unwinder() -> io::Result<()> {
+    // zig links its own unwinder, always statically
+    if env::var_os("CARGO_ZIGBUILD_TARGET").is_some() {
+        return Ok(());
+    }
+    let found = compiler().arg("-print-file-name=libgcc_eh.a").output()?;
+    let found = PathBuf::from(String::from_utf8_lossy(&found.stdout).trim());
+    let folder = found.parent().ok_or_else(|| io::Error::other("the compiler does not name libgcc_eh.a"))?;
+    println!("cargo::rustc-link-search=native={}", folder.display());
+    println!("cargo::rustc-link-lib=static:+whole-archive=gcc_eh");
     Ok(())
 }
 
@@ -34,7 +44,8 @@ fn stub(folder: &Path, real: &str) -> io::Result<PathBuf> {
     if built.success() { Ok(stub) } else { Err(io::Error::other("the stub of the driver's library was not linked")) }
 }
 
-/// A C compiler, which Rust's linker is as well.
+/// The C compiler that is the linker of the library: for another processor it is not that of this machine.
 fn compiler() -> Command {
-    Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()))
+    let linker = env::var_os("RUSTC_LINKER").or_else(|| env::var_os("CC"));
+    Command::new(linker.unwrap_or_else(|| "cc".into()))
 }

@@ -244,6 +244,11 @@ fn monotonic() -> Duration {
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
+/// Nanoseconds of the monotonic clock.
+pub fn now() -> u64 {
+    u64::try_from(monotonic().as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// A byte of the file, which need not be so long.
 fn lock_of(byte: usize, kind: libc::c_int) -> Option<libc::flock> {
     Some(libc::flock {

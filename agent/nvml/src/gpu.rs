@@ -41,6 +41,17 @@ pub struct Memory {
     pub reserved_mib: Option<u64>,
 }
 
+/// All memory of a GPU or MIG device by its use, in bytes: the sum is its total.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// Reserved by the driver.
+    pub reserved: u64,
+    /// In use, without what the driver reserves.
+    pub used: u64,
+    /// Neither.
+    pub free: u64,
+}
+
 /// MIG mode of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MigMode {
@@ -127,9 +138,10 @@ impl<'n> Gpu<'n> {
         Ok(Memory { total_mib: v1.total >> 20, reserved_mib: None })
     }
 
-    /// Memory in use, in MiB, without what the driver reserves. `None` if the driver does not have the newer call, or it fails.
-    pub fn used_mib(&self) -> Option<u64> {
-        self.memory_v2().map(|v2| v2.used >> 20)
+    /// All memory by its use. `None` if the driver does not have the newer call, or it fails.
+    pub fn memory_use(&self) -> Option<MemoryUse> {
+        let nvmlMemory_v2_t { reserved, free, used, .. } = self.memory_v2()?;
+        Some(MemoryUse { reserved, used, free })
     }
 
     fn memory_v2(&self) -> Option<nvmlMemory_v2_t> {

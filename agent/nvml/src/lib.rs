@@ -18,7 +18,7 @@ pub use compute::{ComputeInstance, ComputeInstanceInfo, ComputeProfile, full_wid
 pub use connection::{Connection, NvLinks};
 pub use event::{EventSet, FaultEvent, FaultKind};
 pub use failure::{NvmlFailure, OpenError, code};
-pub use gpu::{Activation, ComputeMode, Gpu, Memory, MigMode, Vgpu};
+pub use gpu::{Activation, ComputeMode, Gpu, Memory, MemoryUse, MigMode, Vgpu};
 pub use instance::{GpuInstance, GpuInstanceInfo};
 pub use library::{Nvml, Observer, Silent, find_library};
 pub use memory_limit::{MemoryLimit, NO_LIMIT};

@@ -168,6 +168,6 @@ fn message(lib: &NvmlLib, code: u32) -> String {
 
 /// A C buffer up to its first NUL.
 pub(crate) fn string(buffer: &[c_char]) -> String {
-    let bytes: Vec<u8> = buffer.iter().take_while(|c| **c != 0).map(|c| c.cast_unsigned()).collect();
+    let bytes: Vec<u8> = buffer.iter().take_while(|c| **c != 0).flat_map(|c| c.to_ne_bytes()).collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }

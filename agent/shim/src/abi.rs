@@ -56,6 +56,46 @@ pub struct Array3dDescriptor {
     pub flags: c_uint,
 }
 
+/// `CUDA_ARRAY_DESCRIPTOR` of before CUDA 3.2.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ArrayDescriptor32 {
+    /// Elements of a row.
+    pub width: c_uint,
+    /// Rows; 0 for one dimension.
+    pub height: c_uint,
+    /// `CUarray_format`.
+    pub format: c_int,
+    /// Channels of an element.
+    pub channels: c_uint,
+}
+
+/// `CUDA_ARRAY3D_DESCRIPTOR` of before CUDA 3.2.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Array3dDescriptor32 {
+    /// Elements of a row.
+    pub width: c_uint,
+    /// Rows; 0 for one dimension.
+    pub height: c_uint,
+    /// Layers; 0 for two dimensions.
+    pub depth: c_uint,
+    /// `CUarray_format`.
+    pub format: c_int,
+    /// Channels of an element.
+    pub channels: c_uint,
+    /// `CUDA_ARRAY3D_*`.
+    pub flags: c_uint,
+}
+
+/// The first field of `CUDA_GRAPH_INSTANTIATE_PARAMS`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct InstantiateParameters {
+    /// `CUDA_GRAPH_INSTANTIATE_FLAG_*`.
+    pub flags: u64,
+}
+
 /// The first fields of `CUlaunchConfig`.
 #[repr(C)]
 #[derive(Clone, Copy)]

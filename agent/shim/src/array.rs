@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_uint};
 
 use crate::{
-    abi::{Array3dDescriptor, ArrayDescriptor, CuResult, Handle, SUCCESS},
+    abi::{Array3dDescriptor, Array3dDescriptor32, ArrayDescriptor, ArrayDescriptor32, CuResult, Handle, SUCCESS},
     context,
     held::{self, Kind},
     plain::{reserved, taken},
@@ -45,6 +45,22 @@ pub fn bytes_3d(descriptor: *const Array3dDescriptor, levels: c_uint) -> u64 {
         product([width, height, depth], of.format, of.channels)
     };
     (0..levels.min(usize::BITS)).map(level).fold(0, u64::saturating_add)
+}
+
+/// Bytes of an array with a descriptor of 32 bits.
+pub fn bytes_32(descriptor: *const ArrayDescriptor32) -> u64 {
+    // SAFETY: as above.
+    let Some(of) = (unsafe { descriptor.as_ref() }) else { return 0 };
+    product([of.width as usize, of.height as usize, 1], of.format, of.channels)
+}
+
+/// Bytes of an array with a descriptor of 32 bits.
+pub fn bytes_3d_32(descriptor: *const Array3dDescriptor32) -> u64 {
+    // SAFETY: as above.
+    let Some(of) = (unsafe { descriptor.as_ref() }) else { return 0 };
+    let [width, height, depth] = [of.width, of.height, of.depth].map(|side| side as usize);
+    let wide = Array3dDescriptor { width, height, depth, format: of.format, channels: of.channels, flags: of.flags };
+    bytes_3d(&raw const wide, 1)
 }
 
 fn product(sides: [usize; 3], format: c_int, channels: c_uint) -> u64 {

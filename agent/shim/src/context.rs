@@ -4,7 +4,7 @@ use std::ptr::null_mut;
 
 use crate::{
     abi::{CuResult, Device, Handle, OUT_OF_MEMORY, SUCCESS},
-    ended, held,
+    ended, graph_memory, held,
     pace::has_primary_context,
     pool,
     real::driver,
@@ -73,4 +73,5 @@ fn free(context: Option<u64>) {
         share.release(held::take_arrays(context));
     }
     pool::after_context(share);
+    graph_memory::trimmed(share);
 }

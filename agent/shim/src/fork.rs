@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use crate::{held, pace, pool, share, virtual_memory};
+use crate::{graph, graph_memory, held, pace, pool, share, virtual_memory};
 
 /// Watches for forks from the first call on.
 pub fn watch() {
@@ -19,5 +19,7 @@ extern "C" fn forget() {
     held::forget();
     pace::forget();
     pool::forget();
+    graph::forget();
+    graph_memory::forget();
     virtual_memory::forget();
 }

@@ -12,9 +12,13 @@
 
 mod abi;
 mod array;
+mod clock;
 mod context;
 mod ended;
 mod fork;
+mod graph;
+mod graph_memory;
+mod graph_nodes;
 mod held;
 mod lock;
 mod pace;
@@ -23,6 +27,8 @@ mod pool;
 mod real;
 mod routing;
 mod share;
+mod sorted;
+mod stream;
 mod table;
 mod view;
 mod virtual_memory;

@@ -15,7 +15,7 @@ const ROW: usize = 512;
 /// From this size on the driver gives an allocation whole blocks.
 const LARGE: u64 = 1 << 20;
 /// Such a block.
-const BLOCK: u64 = 2 << 20;
+pub const BLOCK: u64 = 2 << 20;
 
 /// Bytes that an allocation takes of the GPU.
 pub fn taken(bytes: u64) -> u64 {

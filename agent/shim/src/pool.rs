@@ -1,9 +1,16 @@
 //! Stream-ordered allocation. A pool keeps memory that was freed, so what counts is what it has reserved, as the driver reports it. Memory that a
 //! pool gives back at a synchronisation is noticed at the next allocation that would be denied otherwise.
+//!
+//! Before a pool can grow, whole steps of its growth are reserved ([`step`]). The driver does not say beforehand whether a pool that keeps enough
+//! unused has it in one piece. If not, the pool grows all the same: where that is beyond the limit the allocation is freed, and the pool trimmed.
 
 use std::{
     ffi::{c_int, c_void},
     ptr::null_mut,
+    sync::atomic::{
+        AtomicU32,
+        Ordering::{AcqRel, Acquire},
+    },
 };
 
 use gputenancy_ledger::Denied;
@@ -13,14 +20,19 @@ use crate::{
         AllocationProperties, CuResult, Device, Handle, INVALID_HANDLE, INVALID_VALUE, ON_DEVICE, OUT_OF_MEMORY,
         POOL_RESERVED, POOL_USED, Pointer, SUCCESS,
     },
-    ended,
+    ended, graph_memory,
     lock::Lock,
     real::driver,
     share::Share,
+    stream::Stream,
 };
 
-/// Multiple in which a pool is expected to grow, on top of what is asked for.
-const CHUNK: u64 = 2 << 20;
+/// Pools grow by at most 2^25 bytes at a time, or by a multiple of that.
+const LARGEST_STEP: u32 = 25;
+/// The driver gives out memory in 2^21 bytes.
+const SMALLEST_STEP: u32 = 21;
+/// Exponent of the step that all sizes of pools so far have had.
+static STEP: AtomicU32 = AtomicU32::new(LARGEST_STEP);
 /// Most pools of a process that are followed; what others take stays counted until the process ends.
 const POOLS: usize = 64;
 
@@ -43,12 +55,18 @@ pub fn forget() {
     COUNTED.reset(NO_POOLS);
 }
 
-/// Reserves memory; before it is denied, pools give back what they keep unused, as the driver does itself when it has no memory left.
+/// Reserves memory; before it is denied, graphs and pools give back what they keep unused, as the driver does itself when it has no memory left.
 pub fn reserve(share: &Share, bytes: u64) -> Result<(), Denied> {
     share.reserve(bytes).or_else(|_| {
-        COUNTED.with(|counted| reclaim(counted, share));
+        graph_memory::trim(share);
+        reclaim(share);
         share.reserve(bytes)
     })
+}
+
+/// Makes all pools give back what they keep unused.
+pub fn reclaim(share: &Share) {
+    COUNTED.with(|counted| trim_all(counted, share));
 }
 
 /// Counts the pools again after a context is gone, and with it perhaps some of them.
@@ -72,38 +90,80 @@ pub fn after_context(share: &Share) {
 pub fn allocate(
     pool: Option<Handle>,
     (pointer, bytes): (*mut Pointer, usize),
-    real: impl FnOnce() -> CuResult,
-    free: impl FnOnce(Pointer) -> CuResult,
+    (stream, per_thread): (Handle, bool),
+    real: impl Fn() -> CuResult,
+    free: impl Fn(Pointer) -> CuResult,
 ) -> CuResult {
     let Some(share) = pool.map_or_else(Share::of_current_context, of_pool) else { return real() };
     let Some(pool) = pool.or_else(current) else { return real() };
-    COUNTED.with(|counted| {
-        let mut growth = growth_for(pool, bytes as u64);
+    let bytes = bytes as u64;
+    let attempt = |counted: &mut Pools, growth: u64| {
         if share.reserve(growth).is_err() {
-            reclaim(counted, share);
-            // this pool has less now, too
-            growth = growth_for(pool, bytes as u64);
-            if share.reserve(growth).is_err() {
-                return OUT_OF_MEMORY;
-            }
+            return Attempt::Refused;
         }
         let code = real();
-        settle(counted, share, pool, growth);
-        if code == SUCCESS && share.is_exceeded() {
-            // the pool could not use again what it keeps, and has grown by more than was reserved
+        let beyond = settle(counted, share, pool, growth);
+        if code == SUCCESS && beyond && share.is_exceeded() {
             // SAFETY: the driver has just written to it.
             free(unsafe { pointer.read() });
-            reclaim(counted, share);
-            return OUT_OF_MEMORY;
+            return Attempt::InPieces;
         }
-        code
+        Attempt::Answered(code)
+    };
+    let first = COUNTED.with(|counted| attempt(counted, growth_for(pool, bytes)));
+    let in_pieces = match first {
+        Attempt::Answered(code) => return code,
+        // a graph owns what is allocated while it is captured, and nothing is allocated now
+        Attempt::Refused if Stream::new(stream, per_thread).is_capturing() => return real(),
+        Attempt::Refused => false,
+        Attempt::InPieces => true,
+    };
+    graph_memory::trim(share);
+    COUNTED.with(|counted| {
+        trim_all(counted, share);
+        let growth = if in_pieces { steps(bytes) } else { growth_for(pool, bytes) };
+        match attempt(counted, growth) {
+            Attempt::Answered(code) => code,
+            Attempt::Refused => OUT_OF_MEMORY,
+            Attempt::InPieces => {
+                trim_all(counted, share);
+                OUT_OF_MEMORY
+            }
+        }
     })
 }
 
-/// Bytes by which a pool is expected to grow for an allocation.
+/// What became of an allocation.
+enum Attempt {
+    /// The driver's answer, with as much as was reserved.
+    Answered(CuResult),
+    /// The growth was refused, and the driver was not called.
+    Refused,
+    /// The pool has grown beyond the limit, since what it keeps is in pieces; the allocation is freed again.
+    InPieces,
+}
+
+/// Bytes by which a pool grows at most for an allocation that does not fit into what it keeps.
 fn growth_for(pool: Handle, bytes: u64) -> u64 {
     let unused = attribute(pool, POOL_RESERVED).unwrap_or(0).saturating_sub(attribute(pool, POOL_USED).unwrap_or(0));
-    bytes.saturating_sub(unused).checked_next_multiple_of(CHUNK).unwrap_or(u64::MAX)
+    if bytes <= unused { 0 } else { steps(bytes) }
+}
+
+/// A size as a multiple of the step.
+fn steps(bytes: u64) -> u64 {
+    bytes.checked_next_multiple_of(step()).unwrap_or(u64::MAX)
+}
+
+/// Bytes by which pools grow, or a multiple of it.
+fn step() -> u64 {
+    1_u64.checked_shl(STEP.load(Acquire)).unwrap_or(1)
+}
+
+/// A pool has had this size: the driver may grow pools by less than was thought.
+fn observe(reserved: u64) {
+    if reserved > 0 {
+        STEP.fetch_min(reserved.trailing_zeros().max(SMALLEST_STEP), AcqRel);
+    }
 }
 
 /// The share, if a pool of the program is on its GPU. It is that of its creation, whatever context is current; one that is not known is taken for one
@@ -195,26 +255,28 @@ fn read(pool: Handle, attribute: c_int) -> Result<u64, CuResult> {
     }
 }
 
-/// Makes the ledger agree with what a pool has reserved, where `growth` bytes are counted in addition to what is known of the pool. They stay counted if
-/// the driver does not answer, or there are too many pools. More than that is counted even beyond the limit: the driver has it already.
-fn settle(counted: &mut Pools, share: &Share, pool: Handle, growth: u64) {
-    let Some(now) = attribute(pool, POOL_RESERVED) else { return };
+/// Makes the ledger agree with what a pool has reserved, where `growth` bytes are counted in addition to what is known of the pool; true if the pool
+/// has more than that. They stay counted until the driver answers again, or for ever if there are too many pools. More than that is counted even beyond
+/// the limit: the driver has it already.
+fn settle(counted: &mut Pools, share: &Share, pool: Handle, growth: u64) -> bool {
     let at = match counted.iter().position(|known| known.pool == pool.addr()) {
         Some(at) => counted.get_mut(at),
         None => counted.iter_mut().find(|known| known.pool == 0),
     };
-    let Some(known) = at else { return };
+    let Some(known) = at else { return false };
     let before = known.bytes.saturating_add(growth);
-    if now > before {
-        share.charge(now.saturating_sub(before));
-    } else {
-        share.release(before.saturating_sub(now));
-    }
+    let Some(now) = attribute(pool, POOL_RESERVED) else {
+        *known = Counted { pool: pool.addr(), bytes: before };
+        return false;
+    };
+    observe(now);
+    share.correct(before, now);
     *known = Counted { pool: pool.addr(), bytes: now };
+    now > before
 }
 
 /// Makes all pools give back what they keep unused.
-fn reclaim(counted: &mut Pools, share: &Share) {
+fn trim_all(counted: &mut Pools, share: &Share) {
     ended::collect(share);
     for pool in known(counted) {
         // what is still in use by a stream stays

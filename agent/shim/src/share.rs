@@ -12,10 +12,11 @@ use std::{
     },
 };
 
-use gputenancy_ledger::{Denied, Ledger, Limits, MapError, Mapped, OnMissing, Pace, Usage};
+use gputenancy_ledger::{Denied, Ledger, Limits, MapError, Mapped, OnMissing, Pace, Usage, Used};
 
 use crate::{
     abi::{Device, SUCCESS},
+    clock::now,
     lock::Lock,
     real::driver,
 };
@@ -127,9 +128,45 @@ impl Share {
         Some((share, share.pace()?))
     }
 
-    /// Its part of the GPU's time, if that is limited.
+    /// Its part of the GPU's time now, if that is limited.
     pub fn pace(&self) -> Option<Pace> {
-        self.limits.as_ref()?.pace()
+        self.limits.as_ref()?.pace_at(now)
+    }
+
+    /// Nothing is launched for now.
+    pub fn is_suspended(&self) -> bool {
+        self.limits.as_ref().is_some_and(|limits| limits.is_suspended())
+    }
+
+    /// Until when the work of neighbours is known, if the agent relays it.
+    pub fn relayed(&self, now: u64) -> Option<u64> {
+        self.limits.as_ref()?.relayed(now)
+    }
+
+    /// When the GPU ended what neighbours had launched before this time.
+    pub fn waited_until(&self, launched: u64) -> u64 {
+        self.limits.as_ref().map_or(0, |limits| limits.waited_until(launched))
+    }
+
+    /// Records work that has ended.
+    pub fn record(&self, launched: u64, end: u64) {
+        if let Some(ledger) = &self.ledger {
+            ledger.usage().record(launched, end);
+        }
+    }
+
+    /// The program launches now, or waits for that.
+    pub fn want(&self, now: u64) {
+        if let Some(ledger) = &self.ledger {
+            ledger.usage().want(now);
+        }
+    }
+
+    /// Adds nanoseconds that a launch waited for the part of the time.
+    pub fn count_delay(&self, nanoseconds: u64) {
+        if let Some(ledger) = self.ledger.as_ref().filter(|_| nanoseconds > 0) {
+            ledger.usage().count_delay(nanoseconds);
+        }
     }
 
     /// When the time that the container used is paid for.
@@ -138,9 +175,9 @@ impl Share {
     }
 
     /// Charges time of the GPU.
-    pub fn charge_time(&self, start: u64, end: u64, percent: u64) {
+    pub fn charge_time(&self, used: &Used, neighbours: Option<u64>, percent: u64) {
         if let Some(ledger) = &self.ledger {
-            ledger.usage().charge_time(start, end, percent);
+            ledger.usage().charge_time(used, neighbours, percent);
         }
     }
 
@@ -251,6 +288,15 @@ impl Share {
     pub fn charge(&self, bytes: u64) {
         if let Some(ledger) = &self.ledger {
             ledger.charge(bytes);
+        }
+    }
+
+    /// Counts what the driver has really given, where so much was counted for it.
+    pub fn correct(&self, counted: u64, given: u64) {
+        match given.checked_sub(counted) {
+            Some(0) => {}
+            Some(more) => self.charge(more),
+            None => self.release(counted.saturating_sub(given)),
         }
     }
 

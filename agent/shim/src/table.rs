@@ -8,8 +8,11 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 
 use crate::{
-    abi::{AllocationProperties, Array3dDescriptor, ArrayDescriptor, CuResult, Device, Handle, LaunchConfig, Pointer},
-    array, context, ended, pace, plain, pool,
+    abi::{
+        AllocationProperties, Array3dDescriptor, Array3dDescriptor32, ArrayDescriptor, ArrayDescriptor32, CuResult,
+        Device, Handle, InstantiateParameters, LaunchConfig, Pointer,
+    },
+    array, context, ended, graph, graph_memory, pace, plain, pool,
     routing::{self, Hook},
     view, virtual_memory,
 };
@@ -62,24 +65,28 @@ hooks! {
     fn cuMemAllocAsync(pointer: *mut Pointer, bytes: usize, stream: Handle) => pool::allocate(
         None,
         (pointer, bytes),
+        (stream, false),
         || real!(cuMemAllocAsync(pointer: *mut Pointer, bytes: usize, stream: Handle)),
         |allocated| real!(cuMemFreeAsync(allocated: Pointer, stream: Handle)),
     );
     fn cuMemAllocFromPoolAsync(pointer: *mut Pointer, bytes: usize, pool: Handle, stream: Handle) => pool::allocate(
         Some(pool),
         (pointer, bytes),
+        (stream, false),
         || real!(cuMemAllocFromPoolAsync(pointer: *mut Pointer, bytes: usize, pool: Handle, stream: Handle)),
         |allocated| real!(cuMemFreeAsync(allocated: Pointer, stream: Handle)),
     );
     fn cuMemAllocAsync_ptsz(pointer: *mut Pointer, bytes: usize, stream: Handle) => pool::allocate(
         None,
         (pointer, bytes),
+        (stream, true),
         || real!(cuMemAllocAsync_ptsz(pointer: *mut Pointer, bytes: usize, stream: Handle)),
         |allocated| real!(cuMemFreeAsync_ptsz(allocated: Pointer, stream: Handle)),
     );
     fn cuMemAllocFromPoolAsync_ptsz(pointer: *mut Pointer, bytes: usize, pool: Handle, stream: Handle) => pool::allocate(
         Some(pool),
         (pointer, bytes),
+        (stream, true),
         || real!(cuMemAllocFromPoolAsync_ptsz(pointer: *mut Pointer, bytes: usize, pool: Handle, stream: Handle)),
         |allocated| real!(cuMemFreeAsync_ptsz(allocated: Pointer, stream: Handle)),
     );
@@ -136,6 +143,44 @@ hooks! {
     fn cuArrayDestroy(array: Handle) => array::destroy(array, || real!(cuArrayDestroy(array: Handle)));
     fn cuMipmappedArrayDestroy(array: Handle) => array::destroy(array, || real!(cuMipmappedArrayDestroy(array: Handle)));
 
+    fn cuArrayCreate(array: *mut Handle, descriptor: *const ArrayDescriptor32) =>
+        array::create(array, array::bytes_32(descriptor), || real!(cuArrayCreate(
+            array: *mut Handle, descriptor: *const ArrayDescriptor32
+        )));
+    fn cuArray3DCreate(array: *mut Handle, descriptor: *const Array3dDescriptor32) =>
+        array::create(array, array::bytes_3d_32(descriptor), || real!(cuArray3DCreate(
+            array: *mut Handle, descriptor: *const Array3dDescriptor32
+        )));
+
+    fn cuGraphInstantiate(executable: *mut Handle, graph: Handle, node: *mut Handle, log: *mut c_char, length: usize) =>
+        graph::instantiate(executable, graph, || real!(cuGraphInstantiate(
+            executable: *mut Handle, graph: Handle, node: *mut Handle, log: *mut c_char, length: usize
+        )));
+    fn cuGraphInstantiate_v2(executable: *mut Handle, graph: Handle, node: *mut Handle, log: *mut c_char, length: usize) =>
+        graph::instantiate(executable, graph, || real!(cuGraphInstantiate_v2(
+            executable: *mut Handle, graph: Handle, node: *mut Handle, log: *mut c_char, length: usize
+        )));
+    fn cuGraphInstantiateWithFlags(executable: *mut Handle, graph: Handle, flags: c_ulonglong) =>
+        graph::instantiate(executable, graph, || real!(cuGraphInstantiateWithFlags(
+            executable: *mut Handle, graph: Handle, flags: c_ulonglong
+        )));
+    fn cuGraphInstantiateWithParams(executable: *mut Handle, graph: Handle, parameters: *mut InstantiateParameters) =>
+        graph::instantiate_with(executable, graph, parameters, || real!(cuGraphInstantiateWithParams(
+            executable: *mut Handle, graph: Handle, parameters: *mut InstantiateParameters
+        )));
+    fn cuGraphInstantiateWithParams_ptsz(executable: *mut Handle, graph: Handle, parameters: *mut InstantiateParameters) =>
+        graph::instantiate_with(executable, graph, parameters, || real!(cuGraphInstantiateWithParams_ptsz(
+            executable: *mut Handle, graph: Handle, parameters: *mut InstantiateParameters
+        )));
+    fn cuGraphExecDestroy(executable: Handle) =>
+        graph::destroy(executable, || real!(cuGraphExecDestroy(executable: Handle)));
+    fn cuGraphUpload(executable: Handle, stream: Handle) =>
+        graph::upload(executable, stream, false, || real!(cuGraphUpload(executable: Handle, stream: Handle)));
+    fn cuGraphUpload_ptsz(executable: Handle, stream: Handle) =>
+        graph::upload(executable, stream, true, || real!(cuGraphUpload_ptsz(executable: Handle, stream: Handle)));
+    fn cuDeviceGraphMemTrim(device: Device) =>
+        graph_memory::trim_by_program(|| real!(cuDeviceGraphMemTrim(device: Device)));
+
     fn cuCtxCreate(context: *mut Handle, flags: c_uint, device: Device) =>
         context::create(device, || real!(cuCtxCreate(context: *mut Handle, flags: c_uint, device: Device)));
     fn cuCtxCreate_v2(context: *mut Handle, flags: c_uint, device: Device) =>
@@ -178,8 +223,9 @@ hooks! {
     ) => pace::launch(pace::stream_of(config), false, || real!(cuLaunchKernelEx(
         config: *const LaunchConfig, function: Handle, arguments: *mut *mut c_void, extra: *mut *mut c_void
     )));
-    fn cuGraphLaunch(graph: Handle, stream: Handle) =>
-        pace::launch_graph(stream, false, || real!(cuGraphLaunch(graph: Handle, stream: Handle)));
+    fn cuGraphLaunch(graph: Handle, stream: Handle) => pace::launch_graph(stream, false, || {
+        graph::launch(graph, stream, false, || real!(cuGraphLaunch(graph: Handle, stream: Handle)))
+    });
     fn cuStreamSynchronize(stream: Handle) => pace::synchronize(|| real!(cuStreamSynchronize(stream: Handle)));
     fn cuLaunchKernel_ptsz(
         function: Handle, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Handle,
@@ -200,8 +246,9 @@ hooks! {
     ) => pace::launch(pace::stream_of(config), true, || real!(cuLaunchKernelEx_ptsz(
         config: *const LaunchConfig, function: Handle, arguments: *mut *mut c_void, extra: *mut *mut c_void
     )));
-    fn cuGraphLaunch_ptsz(graph: Handle, stream: Handle) =>
-        pace::launch_graph(stream, true, || real!(cuGraphLaunch_ptsz(graph: Handle, stream: Handle)));
+    fn cuGraphLaunch_ptsz(graph: Handle, stream: Handle) => pace::launch_graph(stream, true, || {
+        graph::launch(graph, stream, true, || real!(cuGraphLaunch_ptsz(graph: Handle, stream: Handle)))
+    });
     fn cuStreamSynchronize_ptsz(stream: Handle) => pace::synchronize(|| real!(cuStreamSynchronize_ptsz(stream: Handle)));
     fn cuLaunchCooperativeKernelMultiDevice(list: *mut c_void, count: c_uint, flags: c_uint) =>
         pace::launch(std::ptr::null_mut(), false, || real!(cuLaunchCooperativeKernelMultiDevice(

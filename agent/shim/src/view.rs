@@ -2,7 +2,7 @@
 
 use crate::{
     abi::{CuResult, Device, SUCCESS},
-    pool,
+    graph_memory, pool,
     share::Share,
 };
 
@@ -42,6 +42,7 @@ pub fn memory<T: Bytes>(free: *mut T, total: *mut T, real: impl FnOnce() -> CuRe
     }
     let Some(share) = Share::of_current_context() else { return code };
     pool::refresh(share);
+    graph_memory::settle(share);
     // SAFETY: the driver has just written to those that are not null.
     unsafe {
         if !free.is_null() {

@@ -1,12 +1,11 @@
 //! Virtual memory management: physical memory counts from its creation until neither a handle nor a mapping refers to it.
 
-use std::collections::BTreeMap;
-
 use crate::{
     abi::{AllocationProperties, CuResult, ON_DEVICE, OUT_OF_MEMORY, Pointer, SUCCESS},
     lock::Lock,
     pool,
     share::Share,
+    sorted::Sorted,
 };
 
 /// Physical memory of the share's GPU.
@@ -19,15 +18,14 @@ struct Memory {
     kept: bool,
 }
 
-/// Memory by handle, and handles by the address of their mapping. Programs map large blocks, so that a lock and the program's allocator are no
-/// burden here.
+/// Memory by handle, and handles by the address of their mapping. Programs map large blocks, so that one lock is no burden here.
 struct Known {
-    memory: BTreeMap<u64, Memory>,
-    mappings: BTreeMap<u64, u64>,
+    memory: Sorted<Memory>,
+    mappings: Sorted<u64>,
 }
 
 impl Known {
-    const NOTHING: Self = Self { memory: BTreeMap::new(), mappings: BTreeMap::new() };
+    const NOTHING: Self = Self { memory: Sorted::EMPTY, mappings: Sorted::EMPTY };
 }
 
 static KNOWN: Lock<Known> = Lock::new(Known::NOTHING);
@@ -56,6 +54,7 @@ pub fn create(
         // SAFETY: the driver has just written to it.
         let number = unsafe { handle.read() };
         let memory = Memory { bytes, handles: 1, mappings: 0, kept: false };
+        // without memory for it, it stays counted until the process ends
         KNOWN.with(|known| known.memory.insert(number, memory));
     } else {
         share.release(bytes);
@@ -78,7 +77,8 @@ pub fn release(handle: u64, real: impl FnOnce() -> CuResult) -> CuResult {
 pub fn map(pointer: Pointer, handle: u64, real: impl FnOnce() -> CuResult) -> CuResult {
     KNOWN.with(|known| {
         let code = real();
-        if code == SUCCESS && known.memory.contains_key(&handle) {
+        // a mapping that is not remembered is never taken back: its memory stays counted until the process ends
+        if code == SUCCESS && known.memory.get_mut(handle).is_some() {
             known.mappings.insert(pointer, handle);
             known.change(handle, |memory| memory.mappings = memory.mappings.saturating_add(1));
         }
@@ -92,10 +92,7 @@ pub fn unmap(pointer: Pointer, bytes: u64, real: impl FnOnce() -> CuResult) -> C
         let code = real();
         if code == SUCCESS {
             let end = pointer.saturating_add(bytes);
-            let inside: Vec<(u64, u64)> =
-                known.mappings.range(pointer..end).map(|(at, handle)| (*at, *handle)).collect();
-            for (at, handle) in inside {
-                known.mappings.remove(&at);
+            while let Some((_, handle)) = known.mappings.take_first(pointer..end) {
                 known.change(handle, |memory| memory.mappings = memory.mappings.saturating_sub(1));
             }
         }
@@ -131,11 +128,11 @@ pub fn keep(handle: Option<u64>, real: impl FnOnce() -> CuResult) -> CuResult {
 impl Known {
     /// Changes the count of references; without any the driver has freed the memory.
     fn change(&mut self, handle: u64, change: impl FnOnce(&mut Memory)) {
-        let Some(memory) = self.memory.get_mut(&handle) else { return };
+        let Some(memory) = self.memory.get_mut(handle) else { return };
         change(memory);
         let Memory { bytes, handles, mappings, kept } = *memory;
         if handles == 0 && mappings == 0 && !kept {
-            self.memory.remove(&handle);
+            self.memory.remove(handle);
             if let Some(share) = Share::of_container() {
                 share.release(bytes);
             }

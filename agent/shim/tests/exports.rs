@@ -8,16 +8,31 @@ const DRIVERS: [(&str, &str); 2] =
     [("550.163", include_str!("exports/550.163.txt")), ("580.159", include_str!("exports/580.159.txt"))];
 
 /// Parts of the names of functions that matter.
-const PARTS: [&str; 9] =
-    ["Alloc", "Create", "Launch", "Import", "ExternalMemory", "OpenMemHandle", "Multicast", "CtxRetain", "MemMap"];
+const PARTS: [&str; 16] = [
+    "Alloc",
+    "Create",
+    "Launch",
+    "Import",
+    "ExternalMemory",
+    "OpenMemHandle",
+    "Multicast",
+    "CtxRetain",
+    "MemMap",
+    "GraphAdd",
+    "GraphInstantiate",
+    "GraphUpload",
+    "GraphMem",
+    "ModuleLoad",
+    "LibraryLoad",
+    "SetLimit",
+];
+
+/// Ends of the names of the forms of a function that use the stream of the calling thread.
+const OF_THREAD: [&str; 2] = ["_ptsz", "_ptds"];
 
 /// Functions that are not replaced.
 fn reasons() -> BTreeMap<&'static str, &'static [&'static str]> {
     BTreeMap::from([
-        (
-            "addresses of 32 bits: no runtime of the last ten years asks for them",
-            &["cuArrayCreate", "cuArray3DCreate"][..],
-        ),
         (
             "memory that another container, or this one in another form, has counted",
             &[
@@ -30,7 +45,7 @@ fn reasons() -> BTreeMap<&'static str, &'static [&'static str]> {
                 "cuMemImportFromShareableHandle",
                 "cuMemPoolImportFromShareableHandle",
                 "cuMemPoolImportPointer",
-            ],
+            ][..],
         ),
         ("memory of the host", &["cuMemAllocHost", "cuMemAllocHost_v2", "cuMemHostAlloc"]),
         (
@@ -68,9 +83,62 @@ fn reasons() -> BTreeMap<&'static str, &'static [&'static str]> {
         ("a part of a context that is counted", &["cuGreenCtxCreate"]),
         (
             "not counted, and documented so",
-            &["cuGraphAddMemAllocNode", "cuGLCtxCreate", "cuGLCtxCreate_v2", "cuVDPAUCtxCreate", "cuVDPAUCtxCreate_v2"],
+            &["cuGLCtxCreate", "cuGLCtxCreate_v2", "cuVDPAUCtxCreate", "cuVDPAUCtxCreate_v2"],
         ),
         ("for debuggers", &["cudbgEnableLaunchBlocking"]),
+        (
+            "memory of modules, kernels' stacks and heaps: not counted, and documented so",
+            &[
+                "cuCtxSetLimit",
+                "cuLibraryLoadData",
+                "cuLibraryLoadFromFile",
+                "cuModuleLoad",
+                "cuModuleLoadData",
+                "cuModuleLoadDataEx",
+                "cuModuleLoadFatBinary",
+            ],
+        ),
+    ])
+}
+
+/// Functions for graphs that are not replaced.
+fn reasons_of_graphs() -> BTreeMap<&'static str, &'static [&'static str]> {
+    BTreeMap::from([
+        (
+            "a node without memory of its own",
+            &[
+                "cuGraphAddBatchMemOpNode",
+                "cuGraphAddChildGraphNode",
+                "cuGraphAddDependencies",
+                "cuGraphAddDependencies_v2",
+                "cuGraphAddEmptyNode",
+                "cuGraphAddEventRecordNode",
+                "cuGraphAddEventWaitNode",
+                "cuGraphAddExternalSemaphoresSignalNode",
+                "cuGraphAddExternalSemaphoresWaitNode",
+                "cuGraphAddHostNode",
+                "cuGraphAddKernelNode",
+                "cuGraphAddKernelNode_v2",
+                "cuGraphAddMemcpyNode",
+                "cuGraphAddMemsetNode",
+            ][..],
+        ),
+        (
+            "memory of graphs, which counts when they are instantiated and launched",
+            &["cuGraphAddNode", "cuGraphAddNode_v2", "cuGraphAddMemAllocNode", "cuGraphAddMemFreeNode"],
+        ),
+        (
+            "shows or changes parameters of graphs",
+            &[
+                "cuDeviceGetGraphMemAttribute",
+                "cuDeviceSetGraphMemAttribute",
+                "cuGraphMemFreeNodeGetParams",
+                "cuGraphMemcpyNodeGetParams",
+                "cuGraphMemcpyNodeSetParams",
+                "cuGraphMemsetNodeGetParams",
+                "cuGraphMemsetNodeSetParams",
+            ],
+        ),
     ])
 }
 
@@ -82,19 +150,24 @@ fn driver_has_no_function_that_takes_memory_or_launches_and_is_unknown_here() {
         .filter_map(|line| line.strip_prefix("    fn cu")?.split_once('('))
         .map(|(name, _)| format!("cu{name}"))
         .collect();
-    let reasons = reasons();
-    let excepted: BTreeSet<&str> = reasons.values().copied().flatten().copied().collect();
+    let reasons: Vec<_> = reasons().into_values().chain(reasons_of_graphs().into_values()).collect();
+    let excepted: BTreeSet<&str> = reasons.into_iter().flatten().copied().collect();
     for (version, names) in DRIVERS {
         let names: BTreeSet<&str> = names.lines().collect();
         let matter = names.iter().filter(|name| PARTS.iter().any(|part| name.contains(part)));
         let unknown: Vec<_> = matter.filter(|name| !hooked.contains(**name) && !excepted.contains(**name)).collect();
         assert!(unknown.is_empty(), "driver {version}: {unknown:?}");
-        // a function for streams has a form for the streams of a thread, and both are replaced
-        for name in hooked.iter().filter(|name| names.contains(format!("{name}_ptsz").as_str())) {
-            assert!(hooked.contains(&format!("{name}_ptsz")), "driver {version}: {name}");
-        }
-        for name in hooked.iter().filter(|name| name.ends_with("_ptsz")) {
-            assert!(names.contains(name.as_str()), "driver {version} has no {name}");
+        for end in OF_THREAD {
+            // both forms are replaced, or none
+            let twins = || names.iter().filter_map(|twin| Some((*twin, twin.strip_suffix(end)?)));
+            let of_thread = twins().filter(|(_, name)| hooked.contains(*name)).count();
+            assert!(of_thread > 0, "no function with a form {end} is replaced: this check compares nothing");
+            let alone: Vec<_> =
+                twins().filter(|(twin, name)| hooked.contains(*twin) != hooked.contains(*name)).collect();
+            assert!(alone.is_empty(), "driver {version}: one form is replaced, the other is not: {alone:?}");
+            for name in hooked.iter().filter(|name| name.ends_with(end)) {
+                assert!(names.contains(name.as_str()), "driver {version} has no {name}");
+            }
         }
     }
     let needless: Vec<_> = excepted.iter().filter(|name| hooked.contains(**name)).collect();

@@ -35,7 +35,7 @@ struct Family {
     end: End,
 }
 
-const FAMILIES: [Family; 10] = [
+const FAMILIES: [Family; 13] = [
     Family { kind: "plain", block: 4 * MIB, least: 1, end: End::Context },
     Family { kind: "managed", block: 4 * MIB, least: 1, end: End::Context },
     // rows of one byte
@@ -43,10 +43,14 @@ const FAMILIES: [Family; 10] = [
     Family { kind: "array", block: 4 * MIB, least: 4096, end: End::Context },
     Family { kind: "volume", block: 4 * MIB, least: 4096, end: End::Context },
     Family { kind: "mipmap", block: 4 * MIB, least: 4096, end: End::Context },
+    Family { kind: "array32", block: 4 * MIB, least: 4096, end: End::Context },
+    Family { kind: "volume32", block: 4 * MIB, least: 4096, end: End::Context },
     // the simulated pools grow by 32 MiB
     Family { kind: "async", block: 32 * MIB, least: 1, end: End::LastContext },
     Family { kind: "thread", block: 32 * MIB, least: 1, end: End::LastContext },
     Family { kind: "from", block: 32 * MIB, least: 1, end: End::LastContext },
+    // what a graph leaves allocated
+    Family { kind: "graph", block: 4 * MIB, least: 1, end: End::LastContext },
     Family { kind: "virtual", block: 4 * MIB, least: 2 * MIB, end: End::Process },
 ];
 
@@ -78,7 +82,11 @@ impl Family {
         for number in 0..COUNT {
             program.expect(&format!("free {number}"), SUCCESS);
         }
-        assert!(program.counted() == 0 || self.end == End::LastContext, "pools keep what was freed");
+        assert!(program.counted() == 0 || self.end == End::LastContext, "pools and graphs keep what was freed");
+    }
+
+    fn is_of_pool(&self) -> bool {
+        ["async", "thread", "from"].contains(&self.kind)
     }
 
     /// The code of a free after what it was allocated in has ended.
@@ -237,7 +245,7 @@ fn allocation_of_no_pool_that_a_stream_frees_is_given_back() {
 #[test]
 fn allocation_of_a_pool_that_is_freed_as_a_plain_one_goes_back_to_the_pool() {
     each_family(|family, program| {
-        if family.end == End::LastContext {
+        if family.is_of_pool() {
             family.fill(program, 0);
             program.expect("plain-free 0", SUCCESS);
             program.expect("plain-free 0", INVALID_VALUE);
@@ -246,6 +254,28 @@ fn allocation_of_a_pool_that_is_freed_as_a_plain_one_goes_back_to_the_pool() {
             program.expect(&family.allocate(9, family.least), OUT_OF_MEMORY);
         }
     });
+}
+
+#[test]
+fn allocation_of_a_graph_that_a_stream_frees_stays_with_the_graphs_and_is_given_to_others() {
+    let node = Node::new();
+    let share = node.share_with("share", 12 * MIB, CONTEXT);
+    let mut program = Calls::begin(&node, &share);
+    for number in 0..3 {
+        program.expect(&format!("alloc {number} graph {}", 4 * MIB), SUCCESS);
+    }
+    program.expect("alloc 9 plain 1", OUT_OF_MEMORY);
+    program.expect("stream-free 1", SUCCESS);
+    program.expect("stream-free 1", INVALID_VALUE);
+    program.expect("free 1", INVALID_VALUE);
+    assert_eq!(program.counted(), 12 * MIB, "the graphs keep it");
+    for kind in ["plain", "virtual", "array"] {
+        program.expect(&format!("alloc 9 {kind} {}", 4 * MIB), SUCCESS);
+        program.expect(&format!("alloc 8 {kind} {}", 2 * MIB), OUT_OF_MEMORY);
+        program.expect("free 9", SUCCESS);
+        program.expect(&format!("alloc 1 graph {}", 4 * MIB), SUCCESS);
+        program.expect("free 1", SUCCESS);
+    }
 }
 
 #[test]

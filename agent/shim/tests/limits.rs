@@ -18,7 +18,7 @@ use std::{
 };
 
 use gputenancy_ledger::{Mapped, OnMissing, Pace, Turn, Usage};
-use support::{CONTEXT, GIB, Holder, Node, built};
+use support::{CONTEXT, GIB, Holder, Node};
 
 /// The families of allocations, as `cuda-work` names them.
 const KINDS: [&str; 7] = ["plain", "pitch", "managed", "async", "virtual", "array", "mipmap"];
@@ -154,7 +154,7 @@ fn launched(output: &[u8]) -> f64 {
 fn kernels_take_the_share_of_the_time_and_a_running_program_follows_its_change() {
     let node = Node::new();
     let share = node.share("share", 4 * GIB);
-    share.limits.set_pace(Some(Pace { percent: 5, turn: None }));
+    share.limits.set_pace(Some(Pace { percent: 5, turn: None, burst: false }));
     for mode in ["async", "each", "graph"] {
         let arguments = ["launch", "--iteration", "1", "--millis", "1500", "--mode", mode];
         let got = launched(&node.program(&share.folder, &arguments).output().unwrap().stdout);
@@ -162,7 +162,7 @@ fn kernels_take_the_share_of_the_time_and_a_running_program_follows_its_change()
         assert!(got < 9.0, "{mode}: {got}");
     }
     let turn = Turn { period: 20_000_000, start: 10_000_000, length: 1_000_000 };
-    share.limits.set_pace(Some(Pace { percent: 5, turn: Some(turn) }));
+    share.limits.set_pace(Some(Pace { percent: 5, turn: Some(turn), burst: false }));
     let arguments = ["launch", "--iteration", "1", "--millis", "3000"];
     let child = node.program(&share.folder, &arguments).spawn().unwrap();
     while share.usage.paid() == 0 {
@@ -177,7 +177,7 @@ fn kernels_take_the_share_of_the_time_and_a_running_program_follows_its_change()
 fn kernel_that_does_not_end_is_counted_and_the_program_goes_on() {
     let node = Node::new();
     let share = node.share("share", 4 * GIB);
-    share.limits.set_pace(Some(Pace { percent: 50, turn: None }));
+    share.limits.set_pace(Some(Pace { percent: 50, turn: None, burst: false }));
     // three kernels of 3 seconds: the third one does not wait for the first two
     let arguments = ["launch", "--iteration", "1", "--micros", "3000000", "--millis", "2100"];
     let output = node.program(&share.folder, &arguments).output().unwrap();
@@ -188,7 +188,7 @@ fn kernel_that_does_not_end_is_counted_and_the_program_goes_on() {
 fn wait_for_a_kernel_that_does_not_end_is_in_the_ledger_while_it_lasts() {
     let node = Node::new();
     let share = node.share("share", 4 * GIB);
-    share.limits.set_pace(Some(Pace { percent: 50, turn: None }));
+    share.limits.set_pace(Some(Pace { percent: 50, turn: None, burst: false }));
     let arguments = ["launch", "--iteration", "1", "--micros", "3000000", "--millis", "100", "--mode", "each"];
     let mut child = node.program(&share.folder, &arguments).spawn().unwrap();
     let waited = || Mapped::<Usage>::longest_wait(&share.folder.join("usage"));
@@ -211,6 +211,21 @@ fn child_after_fork_holds_nothing_of_its_parent() {
     assert!(shown.contains("child code=3"), "{shown}");
     let after = node.allocate(&share, &["--count", "100"]);
     assert!(after.starts_with("granted=16 code=2\n"), "{after}");
+}
+
+#[test]
+fn program_that_replaces_itself_gives_back_what_it_held_and_loses_nothing() {
+    let node = Node::new();
+    for kind in KINDS {
+        let share = node.share(kind, GIB);
+        // the same process holds all of it before, and can allocate all of it again after, and no more
+        let shown = node.allocate(&share, &["--kind", kind, "--count", "17", "--exec", "plain"]);
+        let granted: Vec<&str> = shown.lines().filter(|line| line.starts_with("granted=")).collect();
+        assert_eq!(granted, ["granted=16 code=2", "granted=16 code=2"], "{kind}: {shown}");
+        let after = node.run(&share, &["show"]);
+        assert!(after.contains("total=1024MiB free=1024MiB"), "{kind}: {after}");
+        assert_eq!(share.usage.processes(), [], "{kind}");
+    }
 }
 
 #[test]
@@ -311,8 +326,11 @@ fn get_proc_address_returns_replacements_of_the_same_name_and_nothing_else() {
 
 #[test]
 fn library_exports_the_functions_of_the_table_and_nothing_else() {
-    let output =
-        Command::new("nm").args(["-D", "--defined-only"]).arg(built::shared("libgputenancy_cuda.so")).output().unwrap();
+    let output = Command::new("nm")
+        .args(["-D", "--defined-only"])
+        .arg(support::library("libgputenancy_cuda.so"))
+        .output()
+        .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let exported: BTreeSet<&str> = text.lines().filter_map(|line| line.split_whitespace().nth(2)).collect();
     let table = include_str!("../src/table.rs");

@@ -29,6 +29,28 @@ pub struct Descriptor3d {
     flags: c_uint,
 }
 
+/// `CUDA_ARRAY_DESCRIPTOR` of before CUDA 3.2.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Descriptor32 {
+    width: c_uint,
+    height: c_uint,
+    format: c_int,
+    channels: c_uint,
+}
+
+/// `CUDA_ARRAY3D_DESCRIPTOR` of before CUDA 3.2.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Descriptor3d32 {
+    width: c_uint,
+    height: c_uint,
+    depth: c_uint,
+    format: c_int,
+    channels: c_uint,
+    flags: c_uint,
+}
+
 /// `CUDA_ARRAY3D_LAYERED` and `CUDA_ARRAY3D_CUBEMAP`: the depth is a number of layers, which is the same in all levels.
 const LAYERS: c_uint = 0x01 | 0x04;
 
@@ -75,6 +97,19 @@ cuda! {
     fn cuArray3DCreate_v2(process, array: *mut Handle, descriptor: *const Descriptor3d) {
         let Descriptor3d { width, height, depth, format, channels, .. } = get(descriptor)?;
         let created = process.create_array(product([width, height, depth], format, channels)?)?;
+        put(array, created)
+    }
+
+    fn cuArrayCreate(process, array: *mut Handle, descriptor: *const Descriptor32) {
+        let Descriptor32 { width, height, format, channels } = get(descriptor)?;
+        let created = process.create_array(product([width as usize, height as usize, 1], format, channels)?)?;
+        put(array, created)
+    }
+
+    fn cuArray3DCreate(process, array: *mut Handle, descriptor: *const Descriptor3d32) {
+        let Descriptor3d32 { width, height, depth, format, channels, .. } = get(descriptor)?;
+        let sides = [width, height, depth].map(|side| side as usize);
+        let created = process.create_array(product(sides, format, channels)?)?;
         put(array, created)
     }
 

@@ -20,11 +20,14 @@ impl Process {
         let Context { device, .. } = self.contexts.remove(&number).ok_or(INVALID_CONTEXT)?;
         let last = !self.contexts.values().any(|context| context.device == device);
         self.streams.forget(number);
+        self.imports.end_context(number);
         let mut ended = Vec::new();
-        self.allocations.retain(|_, allocation| {
+        let imports = &mut self.imports;
+        self.allocations.retain(|address, allocation| {
             let Allocation { context, pool, bytes, .. } = *allocation;
             if pool.is_none() && context == number {
                 ended.push(bytes);
+                imports.end_export(*address);
             }
             if pool.is_some() { !last || allocation.device != device } else { context != number }
         });
@@ -38,10 +41,11 @@ impl Process {
         if last {
             self.pools.retain(|_, pool| {
                 if pool.device == device {
-                    reserved += pool.reserved;
+                    reserved += pool.pieces.reserved();
                 }
                 pool.device != device
             });
+            reserved += self.end_graphs(device);
         }
         self.change(device, |state| {
             state.contexts -= 1;

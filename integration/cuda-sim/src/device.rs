@@ -104,7 +104,7 @@ cuda! {
         }
         for (at, byte) in text.bytes().take(room).chain([0]).enumerate() {
             // SAFETY: CUDA demands a buffer of `length` bytes, of which the text takes at most one less before its NUL.
-            unsafe { name.add(at).write(byte.cast_signed()) };
+            unsafe { name.add(at).write(c_char::from_ne_bytes([byte])) };
         }
         Ok(())
     }

@@ -4,6 +4,7 @@ use std::ffi::{CStr, c_char, c_uint, c_void};
 
 use crate::{
     abi::{Failure, Handle, INVALID_HANDLE, INVALID_VALUE, get, put},
+    graphs::Work,
     process::{Process, cuda, current, handle, number},
 };
 
@@ -25,13 +26,18 @@ pub struct LaunchConfig {
 impl Process {
     /// Runs something on a stream of the current context, or keeps it for a graph.
     pub fn run(&mut self, stream: usize, duration: u64) -> Result<(), Failure> {
-        if let Some(captured) = self.streams.captures.get_mut(&stream) {
-            captured.push(duration);
-            return Ok(());
+        if let Some(graph) = self.streams.captures.get(&stream).copied() {
+            let node = self.handle();
+            return self.graphs.capture(graph, node, Work::Kernel(duration));
         }
+        self.run_until(stream, duration).map(drop)
+    }
+
+    /// Runs something on a stream that captures nothing; returns when it ends.
+    pub fn run_until(&mut self, stream: usize, duration: u64) -> Result<u64, Failure> {
         let end = self.execute(self.streams.ready(current(), stream), duration)?;
         self.streams.set_ready(current(), stream, end);
-        Ok(())
+        Ok(end)
     }
 
     fn launch(&mut self, function: Handle, arguments: *const *const u64, stream: Handle) -> Result<(), Failure> {

@@ -10,12 +10,18 @@
 
 mod abi;
 mod array;
+mod blocks;
 mod context;
 mod device;
 mod engine;
+mod faults;
 mod graph;
+mod graphs;
+mod import;
+mod imports;
 mod launch;
 mod memory;
+mod pieces;
 mod pool;
 mod process;
 mod routing;

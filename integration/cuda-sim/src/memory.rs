@@ -44,9 +44,12 @@ impl Process {
         if pointer == 0 {
             return Ok(());
         }
-        let Allocation { device, bytes, pool, .. } = self.allocations.remove(&pointer).ok_or(INVALID_VALUE)?;
+        let Some(Allocation { device, bytes, pool, .. }) = self.allocations.remove(&pointer) else {
+            return self.graphs.free(pointer).or_else(|_| self.imports.free(pointer));
+        };
+        self.imports.end_export(pointer);
         match pool {
-            Some(pool) => self.free_to_pool(pool, bytes),
+            Some(pool) => self.free_to_pool(pool, pointer),
             None => self.give_back(device, bytes),
         }
     }
@@ -111,7 +114,10 @@ cuda! {
 
     fn cuPointerGetAttribute(process, value: *mut c_uint, attribute: c_int, pointer: Pointer) {
         let known = process.allocations.range(..=pointer).next_back();
-        known.filter(|(start, a)| pointer < **start + a.bytes).ok_or(INVALID_VALUE)?;
+        let known = known.is_some_and(|(start, a)| pointer < *start + a.bytes) || process.graphs.knows(pointer) || process.imports.knows(pointer);
+        if !known {
+            return Err(INVALID_VALUE);
+        }
         if attribute == MEMORY_TYPE { put(value, DEVICE_MEMORY) } else { Err(INVALID_VALUE) }
     }
 }

@@ -1,18 +1,22 @@
 //! Stream-ordered allocation: a pool keeps what was freed until it is trimmed or the threads are synchronised.
 
-use std::ffi::{c_int, c_void};
+use std::{
+    collections::BTreeMap,
+    ffi::{c_int, c_void},
+};
 
 use crate::{
     abi::{Device, Failure, Handle, INVALID_VALUE, Pointer, put},
+    pieces::Pieces,
     process::{Allocation, Pool, Process, cuda, current, handle, number},
 };
 
-/// Bytes by which a pool grows.
-const CHUNK: u64 = 32 << 20;
 /// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`.
 const RELEASE_THRESHOLD: c_int = 4;
 /// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`.
 const RESERVED: c_int = 5;
+/// `CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH`.
+const RESERVED_HIGH: c_int = 6;
 /// `CU_MEMPOOL_ATTR_USED_MEM_CURRENT`.
 const USED: c_int = 7;
 
@@ -27,7 +31,8 @@ impl Process {
 
     fn create_pool(&mut self, device: usize, is_default: bool) -> usize {
         let number = self.handle();
-        self.pools.insert(number, Pool { device, reserved: 0, used: 0, threshold: 0, is_default });
+        let (pieces, places) = (Pieces::default(), BTreeMap::new());
+        self.pools.insert(number, Pool { device, pieces, places, high: 0, threshold: 0, is_default });
         number
     }
 
@@ -39,32 +44,32 @@ impl Process {
         if bytes == 0 || bytes > 1 << 48 {
             return Err(INVALID_VALUE);
         }
-        let pool = *self.pool(number)?;
-        let missing = (pool.used + bytes).saturating_sub(pool.reserved).next_multiple_of(CHUNK);
-        if missing > 0 {
-            self.change(pool.device, |state| state.large += missing)?;
-        }
         let pool = self.pool(number)?;
-        pool.reserved += missing;
-        pool.used += bytes;
-        let device = pool.device;
+        let (device, growth) = (pool.device, pool.pieces.growth(bytes));
+        if growth > 0 {
+            self.change(device, |state| state.large += growth)?;
+        }
+        // never one that was freed: tests tell a second free from that of another allocation
         let address = self.address(bytes);
+        let pool = self.pool(number)?;
+        pool.places.insert(address, pool.pieces.allocate(bytes));
+        pool.high = pool.high.max(pool.pieces.reserved());
         self.allocations.insert(address, Allocation { device, bytes, context: current(), pool: Some(number) });
         Ok(address)
     }
 
     /// Frees an allocation of a pool, which keeps the memory.
-    pub fn free_to_pool(&mut self, number: usize, bytes: u64) -> Result<(), Failure> {
+    pub fn free_to_pool(&mut self, number: usize, address: Pointer) -> Result<(), Failure> {
         let pool = self.pool(number)?;
-        pool.used = pool.used.saturating_sub(bytes);
+        if let Some(place) = pool.places.remove(&address) {
+            pool.pieces.free(place);
+        }
         Ok(())
     }
 
     fn trim(&mut self, number: usize, keep: u64) -> Result<(), Failure> {
         let pool = self.pool(number)?;
-        let kept = pool.used.next_multiple_of(CHUNK).max(keep.min(pool.reserved));
-        let (device, returned) = (pool.device, pool.reserved - kept);
-        pool.reserved = kept;
+        let (device, returned) = (pool.device, pool.pieces.trim(keep));
         self.change(device, |state| state.large = state.large.saturating_sub(returned))
     }
 
@@ -77,22 +82,34 @@ impl Process {
 
 macro_rules! streams {
     ($($alloc:ident $from_pool:ident $free:ident)*) => {cuda! {$(
-        fn $alloc(process, pointer: *mut Pointer, bytes: usize, _stream: Handle) {
+        fn $alloc(process, pointer: *mut Pointer, bytes: usize, stream: Handle) {
+            if let Some(captured) = process.capture_allocation(number(stream), bytes as u64) {
+                return put(pointer, captured?);
+            }
             let device = process.current_device()?;
             let pool = process.default_pool(device);
             let allocated = process.allocate_from(pool, bytes as u64)?;
             put(pointer, allocated)
         }
 
-        fn $from_pool(process, pointer: *mut Pointer, bytes: usize, pool: Handle, _stream: Handle) {
+        fn $from_pool(process, pointer: *mut Pointer, bytes: usize, pool: Handle, stream: Handle) {
+            if let Some(captured) = process.capture_allocation(number(stream), bytes as u64) {
+                return put(pointer, captured?);
+            }
             let allocated = process.allocate_from(number(pool), bytes as u64)?;
             put(pointer, allocated)
         }
 
-        fn $free(process, pointer: Pointer, _stream: Handle) {
-            let freed = process.allocations.remove(&pointer).ok_or(INVALID_VALUE)?;
+        fn $free(process, pointer: Pointer, stream: Handle) {
+            if let Some(captured) = process.capture_free(number(stream), pointer) {
+                return captured;
+            }
+            let Some(freed) = process.allocations.remove(&pointer) else {
+                return process.graphs.free(pointer).or_else(|_| process.imports.free(pointer));
+            };
+            process.imports.end_export(pointer);
             match freed.pool {
-                Some(pool) => process.free_to_pool(pool, freed.bytes),
+                Some(pool) => process.free_to_pool(pool, pointer),
                 None => process.give_back(freed.device, freed.bytes),
             }
         }
@@ -140,11 +157,12 @@ cuda! {
     }
 
     fn cuMemPoolGetAttribute(process, pool: Handle, attribute: c_int, value: *mut u64) {
-        let pool = *process.pool(number(pool))?;
+        let pool = process.pool(number(pool))?;
         put(value, match attribute {
             RELEASE_THRESHOLD => pool.threshold,
-            RESERVED => pool.reserved,
-            USED => pool.used,
+            RESERVED => pool.pieces.reserved(),
+            RESERVED_HIGH => pool.high,
+            USED => pool.pieces.used(),
             _ => return Err(INVALID_VALUE),
         })
     }
@@ -152,8 +170,12 @@ cuda! {
     fn cuMemPoolSetAttribute(process, pool: Handle, attribute: c_int, value: *mut u64) {
         let new = crate::abi::get(value)?;
         let pool = process.pool(number(pool))?;
-        if attribute == RELEASE_THRESHOLD {
-            pool.threshold = new;
+        match attribute {
+            RELEASE_THRESHOLD => pool.threshold = new,
+            // a high watermark can only be reset
+            RESERVED_HIGH if new == 0 => pool.high = pool.pieces.reserved(),
+            RESERVED_HIGH => return Err(INVALID_VALUE),
+            _ => {}
         }
         Ok(())
     }

@@ -20,12 +20,18 @@ use crate::abi::{
     CuResult, DEVICE_UNAVAILABLE, Failure, Handle, INVALID_CONTEXT, INVALID_DEVICE, NO_DEVICE, NOT_INITIALIZED,
     OUT_OF_MEMORY, UNKNOWN,
 };
-use crate::{engine::Engine, streams::Streams};
+pub use crate::blocks::BLOCK;
+use crate::{
+    engine::Engine,
+    faults::{self, Faults},
+    graphs::Graphs,
+    imports::Imports,
+    pieces::Pieces,
+    streams::Streams,
+};
 
 /// Bytes that the first context of a process takes on a device. Chosen; on hardware 250 to 520 MiB by GPU, driver and loaded modules.
 pub const CONTEXT: u64 = 300 << 20;
-/// Bytes in which a device's memory is given out.
-pub const BLOCK: u64 = 2 << 20;
 /// From this size in bytes on an allocation has blocks of its own.
 const LARGE: u64 = 1 << 20;
 
@@ -50,11 +56,14 @@ pub struct Array {
 }
 
 /// A pool of one device.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Pool {
     pub device: usize,
-    pub reserved: u64,
-    pub used: u64,
+    pub pieces: Pieces,
+    /// Where an allocation is in the pieces, by its address.
+    pub places: BTreeMap<u64, u64>,
+    /// The most bytes that it has had.
+    pub high: u64,
     pub threshold: u64,
     pub is_default: bool,
 }
@@ -139,6 +148,7 @@ pub struct Context {
 pub struct Process {
     pid: u32,
     store: Store,
+    faults: Option<Faults>,
     pub devices: Vec<DeviceState>,
     pub contexts: BTreeMap<usize, Context>,
     pub allocations: BTreeMap<u64, Allocation>,
@@ -146,6 +156,8 @@ pub struct Process {
     pub pools: BTreeMap<usize, Pool>,
     pub virtual_memory: VirtualMemory,
     pub streams: Streams,
+    pub graphs: Graphs,
+    pub imports: Imports,
     next_handle: usize,
     next_address: u64,
 }
@@ -161,24 +173,28 @@ macro_rules! cuda {
     ($(fn $name:ident($process:ident $(, $arg:ident: $ty:ty)* $(,)?) $body:block)*) => {$(
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> $crate::abi::CuResult {
-            $crate::process::answer(|$process: &mut $crate::process::Process| $body)
+            $crate::process::answer(stringify!($name), |$process: &mut $crate::process::Process| $body)
         }
     )*};
 }
 pub(crate) use cuda;
 
-/// Runs the body of a function of an initialised library.
-pub fn answer(body: impl FnOnce(&mut Process) -> Result<(), Failure>) -> CuResult {
-    with(body).map_or_else(|Failure(code)| code, |()| 0)
+/// Runs the body of a function of an initialised library, unless a fault hits the function.
+pub fn answer(name: &str, body: impl FnOnce(&mut Process) -> Result<(), Failure>) -> CuResult {
+    with(name, body).map_or_else(|Failure(code)| code, |()| 0)
 }
 
 /// The state of an initialised library. A child after `fork` has none: CUDA cannot be used there unless it was initialised there.
-pub fn with(body: impl FnOnce(&mut Process) -> Result<(), Failure>) -> Result<(), Failure> {
+fn with(name: &str, body: impl FnOnce(&mut Process) -> Result<(), Failure>) -> Result<(), Failure> {
     let mut process = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
-    match process.as_mut().filter(|process| process.pid == std::process::id()) {
-        Some(process) => body(process),
-        None => Err(NOT_INITIALIZED),
+    let process = process.as_mut().filter(|process| process.pid == std::process::id()).ok_or(NOT_INITIALIZED)?;
+    let Some(faults) = &process.faults else { return body(process) };
+    let ends = faults.before(&process.store, name)?;
+    let answer = body(process);
+    if ends {
+        faults::end();
     }
+    answer
 }
 
 /// `cuInit` with what finds the devices.
@@ -204,6 +220,7 @@ pub fn initialize(visible: impl FnOnce(&Machine) -> Vec<Identity>) -> Result<(),
     }
     *process = Some(Process {
         pid: std::process::id(),
+        faults: Faults::of(store.dir()),
         store,
         devices,
         contexts: BTreeMap::new(),
@@ -212,6 +229,8 @@ pub fn initialize(visible: impl FnOnce(&Machine) -> Vec<Identity>) -> Result<(),
         pools: BTreeMap::new(),
         virtual_memory: VirtualMemory::default(),
         streams: Streams::default(),
+        graphs: Graphs::default(),
+        imports: Imports::default(),
         next_handle: 0x1000,
         next_address: 0x7f00_0000_0000,
     });

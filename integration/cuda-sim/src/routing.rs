@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 
 use crate::{
     abi::{CuResult, Entry, Failure, INVALID_VALUE, NOT_FOUND, put},
-    array, context, device, graph, launch, memory, pool, stream, transcript, unsupported, virtual_memory,
+    array, context, device, graph, import, launch, memory, pool, stream, transcript, unsupported, virtual_memory,
 };
 
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
@@ -24,7 +24,49 @@ macro_rules! table {
     (@ per_thread) => { true };
 }
 
-/// Every function that does something.
+/// Functions of graphs and of imported memory.
+fn more_entries() -> &'static [Entry] {
+    table! {
+        "cuStreamBeginCapture" 10010 => graph::cuStreamBeginCapture_v2;
+        "cuStreamEndCapture" 10000 => graph::cuStreamEndCapture;
+        "cuStreamIsCapturing" 10000 => graph::cuStreamIsCapturing;
+        "cuStreamIsCapturing" 10000 per_thread => graph::cuStreamIsCapturing_ptsz;
+        "cuThreadExchangeStreamCaptureMode" 10010 => graph::cuThreadExchangeStreamCaptureMode;
+        "cuGraphInstantiateWithFlags" 11040 => graph::cuGraphInstantiateWithFlags;
+        "cuGraphLaunch" 10000 => graph::cuGraphLaunch;
+        "cuGraphLaunch" 10000 per_thread => graph::cuGraphLaunch_ptsz;
+        "cuDeviceGetGraphMemAttribute" 11040 => graph::cuDeviceGetGraphMemAttribute;
+        "cuDeviceGraphMemTrim" 11040 => graph::cuDeviceGraphMemTrim;
+        "cuDeviceSetGraphMemAttribute" 11040 => graph::cuDeviceSetGraphMemAttribute;
+        "cuGraphAddEmptyNode" 10000 => graph::cuGraphAddEmptyNode;
+        "cuGraphAddMemAllocNode" 11040 => graph::cuGraphAddMemAllocNode;
+        "cuGraphAddMemFreeNode" 11040 => graph::cuGraphAddMemFreeNode;
+        "cuGraphAddNode" 12020 => graph::cuGraphAddNode;
+        "cuGraphAddNode" 12030 => graph::cuGraphAddNode_v2;
+        "cuGraphCreate" 10000 => graph::cuGraphCreate;
+        "cuGraphDestroy" 10000 => graph::cuGraphDestroy;
+        "cuGraphExecDestroy" 10000 => graph::cuGraphExecDestroy;
+        "cuGraphGetNodes" 10000 => graph::cuGraphGetNodes;
+        "cuGraphInstantiate" 10000 => graph::cuGraphInstantiate;
+        "cuGraphInstantiate" 11000 => graph::cuGraphInstantiate_v2;
+        "cuGraphInstantiateWithParams" 12000 => graph::cuGraphInstantiateWithParams;
+        "cuGraphInstantiateWithParams" 12000 per_thread => graph::cuGraphInstantiateWithParams_ptsz;
+        "cuGraphMemAllocNodeGetParams" 11040 => graph::cuGraphMemAllocNodeGetParams;
+        "cuGraphMemFreeNodeGetParams" 11040 => graph::cuGraphMemFreeNodeGetParams;
+        "cuGraphNodeGetType" 10000 => graph::cuGraphNodeGetType;
+        "cuGraphUpload" 11010 => graph::cuGraphUpload;
+        "cuGraphUpload" 11010 per_thread => graph::cuGraphUpload_ptsz;
+        "cuDestroyExternalMemory" 10000 => import::cuDestroyExternalMemory;
+        "cuExternalMemoryGetMappedBuffer" 10000 => import::cuExternalMemoryGetMappedBuffer;
+        "cuImportExternalMemory" 10000 => import::cuImportExternalMemory;
+        "cuIpcCloseMemHandle" 4010 => import::cuIpcCloseMemHandle;
+        "cuIpcGetMemHandle" 4010 => import::cuIpcGetMemHandle;
+        "cuIpcOpenMemHandle" 4010 => import::cuIpcOpenMemHandle;
+        "cuIpcOpenMemHandle" 11000 => import::cuIpcOpenMemHandle_v2;
+    }
+}
+
+/// The other functions that do something.
 fn entries() -> &'static [Entry] {
     table! {
         "cuInit" 2000 => device::cuInit;
@@ -67,14 +109,6 @@ fn entries() -> &'static [Entry] {
         "cuLaunchKernelEx" 11060 per_thread => launch::cuLaunchKernelEx_ptsz;
         "cuLaunchCooperativeKernel" 9000 => launch::cuLaunchCooperativeKernel;
         "cuLaunchCooperativeKernel" 9000 per_thread => launch::cuLaunchCooperativeKernel_ptsz;
-        "cuStreamBeginCapture" 10010 => graph::cuStreamBeginCapture_v2;
-        "cuStreamEndCapture" 10000 => graph::cuStreamEndCapture;
-        "cuStreamIsCapturing" 10000 => graph::cuStreamIsCapturing;
-        "cuStreamIsCapturing" 10000 per_thread => graph::cuStreamIsCapturing_ptsz;
-        "cuThreadExchangeStreamCaptureMode" 10010 => graph::cuThreadExchangeStreamCaptureMode;
-        "cuGraphInstantiateWithFlags" 11040 => graph::cuGraphInstantiateWithFlags;
-        "cuGraphLaunch" 10000 => graph::cuGraphLaunch;
-        "cuGraphLaunch" 10000 per_thread => graph::cuGraphLaunch_ptsz;
         "cuMemAlloc" 2000 => memory::cuMemAlloc;
         "cuMemAlloc" 3020 => memory::cuMemAlloc_v2;
         "cuMemAllocManaged" 6000 => memory::cuMemAllocManaged;
@@ -108,6 +142,8 @@ fn entries() -> &'static [Entry] {
         "cuMemSetAccess" 10020 => virtual_memory::cuMemSetAccess;
         "cuMemRetainAllocationHandle" 11000 => virtual_memory::cuMemRetainAllocationHandle;
         "cuMemExportToShareableHandle" 10020 => virtual_memory::cuMemExportToShareableHandle;
+        "cuArrayCreate" 2000 => array::cuArrayCreate;
+        "cuArray3DCreate" 2000 => array::cuArray3DCreate;
         "cuArrayCreate" 3020 => array::cuArrayCreate_v2;
         "cuArray3DCreate" 3020 => array::cuArray3DCreate_v2;
         "cuArrayDestroy" 2000 => array::cuArrayDestroy;
@@ -121,7 +157,8 @@ fn entries() -> &'static [Entry] {
 
 /// The newest form that the caller's version has; with per-thread streams that form, where there is one.
 fn find(name: &str, version: c_int, flags: u64) -> Result<*const (), c_int> {
-    let named = || entries().iter().chain(unsupported::entries()).filter(|(base, ..)| *base == name);
+    let named =
+        || entries().iter().chain(more_entries()).chain(unsupported::entries()).filter(|(base, ..)| *base == name);
     let known = named().filter(|(_, since, ..)| *since <= version);
     let wanted = flags & PER_THREAD != 0;
     match known.max_by_key(|(_, since, per_thread, _)| (*per_thread == wanted, *since)) {

@@ -9,9 +9,9 @@ use crate::{
 };
 
 /// Waits without the lock of the process for what the body finds.
-fn wait(find: impl FnOnce(&mut crate::process::Process) -> Result<u64, Failure>) -> CuResult {
+fn wait(name: &str, find: impl FnOnce(&mut crate::process::Process) -> Result<u64, Failure>) -> CuResult {
     let mut end = 0;
-    let code = answer(|process| {
+    let code = answer(name, |process| {
         end = find(process)?;
         process.trim_pools()
     });
@@ -23,7 +23,7 @@ macro_rules! synchronize {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(stream: Handle) -> CuResult {
-            wait(|process| process.current_device().map(|_| process.streams.ready(current(), number(stream))))
+            wait(stringify!($name), |process| process.current_device().map(|_| process.streams.ready(current(), number(stream))))
         }
     )*};
 }
@@ -31,12 +31,12 @@ synchronize! { cuStreamSynchronize cuStreamSynchronize_ptsz }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxSynchronize() -> CuResult {
-    wait(|process| process.current_device().map(|_| process.streams.all_ready(current())))
+    wait("cuCtxSynchronize", |process| process.current_device().map(|_| process.streams.all_ready(current())))
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventSynchronize(event: Handle) -> CuResult {
-    wait(|process| process.streams.reached(number(event)))
+    wait("cuEventSynchronize", |process| process.streams.reached(number(event)))
 }
 
 macro_rules! record {

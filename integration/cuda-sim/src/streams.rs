@@ -11,10 +11,8 @@ pub struct Streams {
     pub ready: BTreeMap<(usize, usize), u64>,
     /// The context of an event, and when it is reached.
     pub events: BTreeMap<usize, (usize, u64)>,
-    /// Durations of the kernels that a stream captures instead of running them.
-    pub captures: BTreeMap<usize, Vec<u64>>,
-    /// Duration of a graph.
-    pub graphs: BTreeMap<usize, u64>,
+    /// The graph that a stream captures instead of running it.
+    pub captures: BTreeMap<usize, usize>,
     /// Functions of modules, by handle.
     pub functions: BTreeMap<usize, String>,
 }

@@ -11,7 +11,7 @@ macro_rules! not_supported {
         $(
             #[unsafe(no_mangle)]
             pub extern "C" fn $name() -> CuResult {
-                answer(|_| Err(NOT_SUPPORTED))
+                answer(stringify!($name), |_| Err(NOT_SUPPORTED))
             }
         )*
 
@@ -51,26 +51,22 @@ not_supported! {
     "cuCtxSetSharedMemConfig" 4020 => cuCtxSetSharedMemConfig;
     "cuCtxSynchronize" 13000 => cuCtxSynchronize_v2;
     "cuCtxWaitEvent" 12050 => cuCtxWaitEvent;
-    "cuDestroyExternalMemory" 10000 => cuDestroyExternalMemory;
     "cuDestroyExternalSemaphore" 10000 => cuDestroyExternalSemaphore;
     "cuDevResourceGenerateDesc" 12040 => cuDevResourceGenerateDesc;
     "cuDevSmResourceSplitByCount" 12040 => cuDevSmResourceSplitByCount;
     "cuDeviceCanAccessPeer" 4000 => cuDeviceCanAccessPeer;
     "cuDeviceGetByPCIBusId" 4010 => cuDeviceGetByPCIBusId;
     "cuDeviceGetDevResource" 12040 => cuDeviceGetDevResource;
-    "cuDeviceGetGraphMemAttribute" 11040 => cuDeviceGetGraphMemAttribute;
     "cuDeviceGetHostAtomicCapabilities" 13000 => cuDeviceGetHostAtomicCapabilities;
     "cuDeviceGetNvSciSyncAttributes" 10020 => cuDeviceGetNvSciSyncAttributes;
     "cuDeviceGetP2PAtomicCapabilities" 13000 => cuDeviceGetP2PAtomicCapabilities;
     "cuDeviceGetP2PAttribute" 8000 => cuDeviceGetP2PAttribute;
     "cuDeviceGetPCIBusId" 4010 => cuDeviceGetPCIBusId;
     "cuDeviceGetTexture1DLinearMaxWidth" 11010 => cuDeviceGetTexture1DLinearMaxWidth;
-    "cuDeviceGraphMemTrim" 11040 => cuDeviceGraphMemTrim;
     "cuDevicePrimaryCtxRelease" 7000 => cuDevicePrimaryCtxRelease;
     "cuDevicePrimaryCtxReset" 7000 => cuDevicePrimaryCtxReset;
     "cuDevicePrimaryCtxSetFlags" 11000 => cuDevicePrimaryCtxSetFlags_v2;
     "cuDeviceRegisterAsyncNotification" 12040 => cuDeviceRegisterAsyncNotification;
-    "cuDeviceSetGraphMemAttribute" 11040 => cuDeviceSetGraphMemAttribute;
     "cuDeviceSetMemPool" 11020 => cuDeviceSetMemPool;
     "cuDeviceUnregisterAsyncNotification" 12040 => cuDeviceUnregisterAsyncNotification;
     "cuEGLStreamConsumerAcquireFrame" 7000 => cuEGLStreamConsumerAcquireFrame;
@@ -85,7 +81,6 @@ not_supported! {
     "cuEventElapsedTime" 12080 => cuEventElapsedTime_v2;
     "cuEventRecordWithFlags" 11010 => cuEventRecordWithFlags;
     "cuEventRecordWithFlags" 11010 per_thread => cuEventRecordWithFlags_ptsz;
-    "cuExternalMemoryGetMappedBuffer" 10000 => cuExternalMemoryGetMappedBuffer;
     "cuExternalMemoryGetMappedMipmappedArray" 10000 => cuExternalMemoryGetMappedMipmappedArray;
     "cuFlushGPUDirectRDMAWrites" 11030 => cuFlushGPUDirectRDMAWrites;
     "cuFuncGetAttribute" 2020 => cuFuncGetAttribute;
@@ -111,7 +106,6 @@ not_supported! {
     "cuGraphAddChildGraphNode" 10000 => cuGraphAddChildGraphNode;
     "cuGraphAddDependencies" 10000 => cuGraphAddDependencies;
     "cuGraphAddDependencies" 12030 => cuGraphAddDependencies_v2;
-    "cuGraphAddEmptyNode" 10000 => cuGraphAddEmptyNode;
     "cuGraphAddEventRecordNode" 11010 => cuGraphAddEventRecordNode;
     "cuGraphAddEventWaitNode" 11010 => cuGraphAddEventWaitNode;
     "cuGraphAddExternalSemaphoresSignalNode" 11020 => cuGraphAddExternalSemaphoresSignalNode;
@@ -119,25 +113,18 @@ not_supported! {
     "cuGraphAddHostNode" 10000 => cuGraphAddHostNode;
     "cuGraphAddKernelNode" 10000 => cuGraphAddKernelNode;
     "cuGraphAddKernelNode" 12000 => cuGraphAddKernelNode_v2;
-    "cuGraphAddMemAllocNode" 11040 => cuGraphAddMemAllocNode;
-    "cuGraphAddMemFreeNode" 11040 => cuGraphAddMemFreeNode;
     "cuGraphAddMemcpyNode" 10000 => cuGraphAddMemcpyNode;
     "cuGraphAddMemsetNode" 10000 => cuGraphAddMemsetNode;
-    "cuGraphAddNode" 12020 => cuGraphAddNode;
-    "cuGraphAddNode" 12030 => cuGraphAddNode_v2;
     "cuGraphChildGraphNodeGetGraph" 10000 => cuGraphChildGraphNodeGetGraph;
     "cuGraphClone" 10000 => cuGraphClone;
     "cuGraphConditionalHandleCreate" 12030 => cuGraphConditionalHandleCreate;
-    "cuGraphCreate" 10000 => cuGraphCreate;
     "cuGraphDebugDotPrint" 11030 => cuGraphDebugDotPrint;
-    "cuGraphDestroy" 10000 => cuGraphDestroy;
     "cuGraphDestroyNode" 10000 => cuGraphDestroyNode;
     "cuGraphEventRecordNodeGetEvent" 11010 => cuGraphEventRecordNodeGetEvent;
     "cuGraphEventRecordNodeSetEvent" 11010 => cuGraphEventRecordNodeSetEvent;
     "cuGraphEventWaitNodeGetEvent" 11010 => cuGraphEventWaitNodeGetEvent;
     "cuGraphEventWaitNodeSetEvent" 11010 => cuGraphEventWaitNodeSetEvent;
     "cuGraphExecChildGraphNodeSetParams" 11010 => cuGraphExecChildGraphNodeSetParams;
-    "cuGraphExecDestroy" 10000 => cuGraphExecDestroy;
     "cuGraphExecEventRecordNodeSetEvent" 11010 => cuGraphExecEventRecordNodeSetEvent;
     "cuGraphExecEventWaitNodeSetEvent" 11010 => cuGraphExecEventWaitNodeSetEvent;
     "cuGraphExecExternalSemaphoresSignalNodeSetParams" 11020 => cuGraphExecExternalSemaphoresSignalNodeSetParams;
@@ -157,14 +144,9 @@ not_supported! {
     "cuGraphExternalSemaphoresWaitNodeSetParams" 11020 => cuGraphExternalSemaphoresWaitNodeSetParams;
     "cuGraphGetEdges" 10000 => cuGraphGetEdges;
     "cuGraphGetEdges" 12030 => cuGraphGetEdges_v2;
-    "cuGraphGetNodes" 10000 => cuGraphGetNodes;
     "cuGraphGetRootNodes" 10000 => cuGraphGetRootNodes;
     "cuGraphHostNodeGetParams" 10000 => cuGraphHostNodeGetParams;
     "cuGraphHostNodeSetParams" 10000 => cuGraphHostNodeSetParams;
-    "cuGraphInstantiate" 10000 => cuGraphInstantiate;
-    "cuGraphInstantiate" 11000 => cuGraphInstantiate_v2;
-    "cuGraphInstantiateWithParams" 12000 => cuGraphInstantiateWithParams;
-    "cuGraphInstantiateWithParams" 12000 per_thread => cuGraphInstantiateWithParams_ptsz;
     "cuGraphKernelNodeCopyAttributes" 11000 => cuGraphKernelNodeCopyAttributes;
     "cuGraphKernelNodeGetAttribute" 11000 => cuGraphKernelNodeGetAttribute;
     "cuGraphKernelNodeGetParams" 10000 => cuGraphKernelNodeGetParams;
@@ -172,8 +154,6 @@ not_supported! {
     "cuGraphKernelNodeSetAttribute" 11000 => cuGraphKernelNodeSetAttribute;
     "cuGraphKernelNodeSetParams" 10000 => cuGraphKernelNodeSetParams;
     "cuGraphKernelNodeSetParams" 12000 => cuGraphKernelNodeSetParams_v2;
-    "cuGraphMemAllocNodeGetParams" 11040 => cuGraphMemAllocNodeGetParams;
-    "cuGraphMemFreeNodeGetParams" 11040 => cuGraphMemFreeNodeGetParams;
     "cuGraphMemcpyNodeGetParams" 10000 => cuGraphMemcpyNodeGetParams;
     "cuGraphMemcpyNodeSetParams" 10000 => cuGraphMemcpyNodeSetParams;
     "cuGraphMemsetNodeGetParams" 10000 => cuGraphMemsetNodeGetParams;
@@ -184,15 +164,12 @@ not_supported! {
     "cuGraphNodeGetDependentNodes" 10000 => cuGraphNodeGetDependentNodes;
     "cuGraphNodeGetDependentNodes" 12030 => cuGraphNodeGetDependentNodes_v2;
     "cuGraphNodeGetEnabled" 11060 => cuGraphNodeGetEnabled;
-    "cuGraphNodeGetType" 10000 => cuGraphNodeGetType;
     "cuGraphNodeSetEnabled" 11060 => cuGraphNodeSetEnabled;
     "cuGraphNodeSetParams" 12020 => cuGraphNodeSetParams;
     "cuGraphReleaseUserObject" 11030 => cuGraphReleaseUserObject;
     "cuGraphRemoveDependencies" 10000 => cuGraphRemoveDependencies;
     "cuGraphRemoveDependencies" 12030 => cuGraphRemoveDependencies_v2;
     "cuGraphRetainUserObject" 11030 => cuGraphRetainUserObject;
-    "cuGraphUpload" 11010 => cuGraphUpload;
-    "cuGraphUpload" 11010 per_thread => cuGraphUpload_ptsz;
     "cuGraphicsEGLRegisterImage" 7000 => cuGraphicsEGLRegisterImage;
     "cuGraphicsGLRegisterBuffer" 3000 => cuGraphicsGLRegisterBuffer;
     "cuGraphicsGLRegisterImage" 3000 => cuGraphicsGLRegisterImage;
@@ -215,14 +192,9 @@ not_supported! {
     "cuGreenCtxRecordEvent" 12040 => cuGreenCtxRecordEvent;
     "cuGreenCtxStreamCreate" 12050 => cuGreenCtxStreamCreate;
     "cuGreenCtxWaitEvent" 12040 => cuGreenCtxWaitEvent;
-    "cuImportExternalMemory" 10000 => cuImportExternalMemory;
     "cuImportExternalSemaphore" 10000 => cuImportExternalSemaphore;
-    "cuIpcCloseMemHandle" 4010 => cuIpcCloseMemHandle;
     "cuIpcGetEventHandle" 4010 => cuIpcGetEventHandle;
-    "cuIpcGetMemHandle" 4010 => cuIpcGetMemHandle;
     "cuIpcOpenEventHandle" 4010 => cuIpcOpenEventHandle;
-    "cuIpcOpenMemHandle" 4010 => cuIpcOpenMemHandle;
-    "cuIpcOpenMemHandle" 11000 => cuIpcOpenMemHandle_v2;
     "cuKernelGetAttribute" 12000 => cuKernelGetAttribute;
     "cuKernelGetFunction" 12000 => cuKernelGetFunction;
     "cuKernelGetName" 12030 => cuKernelGetName;

@@ -52,7 +52,8 @@ pub fn put_text(to: *mut c_char, length: u32, text: &str) -> Result<(), Code> {
 pub fn field<const N: usize>(text: &str) -> [c_char; N] {
     let mut field = [0; N];
     let room = field.iter_mut().take(N - 1);
-    room.zip(text.bytes()).for_each(|(to, from)| *to = from.cast_signed());
+    // a C character is signed or not, depending on the processor
+    room.zip(text.bytes()).for_each(|(to, from)| *to = c_char::from_ne_bytes([from]));
     field
 }
 

@@ -1,4 +1,4 @@
-//! Faults that tests inject into NVML calls.
+//! Faults that tests inject into calls of NVML and CUDA.
 
 use serde::{Deserialize, Serialize};
 
@@ -43,9 +43,9 @@ pub enum Effect {
 /// A call, for matching.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
-    /// NVML's name for it.
+    /// The name of the function, as NVML or CUDA has it.
     pub name: &'a str,
-    /// Whether it changes a GPU.
+    /// Whether it changes a GPU; no call of CUDA does.
     pub changes: bool,
     /// On which GPU, if on any.
     pub gpu: Option<u32>,

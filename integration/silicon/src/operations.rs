@@ -69,6 +69,18 @@ pub fn faults(dir: &Path) -> io::Result<Vec<Fault>> {
     }
 }
 
+/// Counts a call, and returns the effect of the first fault that is due; none for a process that may not change the state.
+pub fn meet_fault(store: &Store, call: &fault::Call<'_>) -> Option<fault::Effect> {
+    if !faults(store.dir()).is_ok_and(|faults| fault::concerned(&faults, call)) {
+        return None;
+    }
+    let _lock = store.lock().ok()?;
+    let mut faults = faults(store.dir()).ok()?;
+    let effect = fault::meet(&mut faults, call);
+    store::replace(&store.dir().join(fault::FILE), &serde_json::to_vec(&faults).ok()?).ok()?;
+    effect
+}
+
 /// Removes every fault.
 pub fn clear_faults(store: &Store) -> io::Result<()> {
     let _lock = store.lock()?;

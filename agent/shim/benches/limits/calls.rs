@@ -15,7 +15,7 @@ pub fn measure() {
     let node = Node::new();
     let memory = node.share_with("memory", 60 * GIB, CONTEXT);
     let time = node.share_with("time", 60 * GIB, CONTEXT);
-    time.limits.set_pace(Some(Pace { percent: 50, turn: None }));
+    time.limits.set_pace(Some(Pace { percent: 50, turn: None, burst: false }));
     let (empty, simulated) = (Driver::empty(&node), Driver::simulated(&node));
     println!("\n| call | driver | without | with | difference |\n|---|---|---|---|---|");
     let row = |name: &str, driver: &Driver, kind: &str, share: &Share, arguments: &[&str]| {

@@ -1,6 +1,7 @@
 //! This program in a container: with a share of a GPU and the shim, or with the driver's library alone.
 
 use std::{
+    ffi::OsString,
     fs,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -8,7 +9,7 @@ use std::{
 
 use crate::{
     INSIDE,
-    support::{Node, Share, built},
+    support::{Node, Share, built, library},
 };
 
 /// Functions that return at once, in front of the simulated driver: what a call takes is then the shim's. The others are the simulated driver's.
@@ -39,13 +40,18 @@ impl Driver {
 
     /// The simulated one behind empty functions.
     pub fn empty(node: &Node) -> Self {
-        let (source, file) = (node.root.path().join("empty.c"), node.root.path().join("libempty.so"));
-        fs::write(&source, EMPTY).unwrap();
+        Self::compiled(node, "empty", EMPTY)
+    }
+
+    /// The simulated one behind functions in C.
+    pub fn compiled(node: &Node, name: &str, text: &str) -> Self {
+        let [source, file] = ["c", "so"].map(|kind| node.root.path().join(format!("lib{name}.{kind}")));
+        fs::write(&source, text).unwrap();
         let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
         compiler.args(["-O2", "-shared", "-fPIC", "-Wl,-Bsymbolic", "-Wl,--no-as-needed", "-o"]);
         let built = compiler.arg(&file).arg(&source).arg(built::shared("libcuda_sim.so")).status().unwrap();
         assert!(built.success(), "cc");
-        Self::of(node, "empty", file)
+        Self::of(node, name, file)
     }
 
     fn of(node: &Node, name: &str, file: PathBuf) -> Self {
@@ -57,19 +63,25 @@ impl Driver {
 
     /// Begins to run this program; with a share, in its container.
     pub fn begin(&self, node: &Node, share: Option<&Share>, arguments: &[&str]) -> Child {
-        let this = std::env::current_exe().unwrap();
+        self.command(node, share, &[], arguments).stdout(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// A command that runs this program, or `runner` with it; with a share, in its container.
+    pub fn command(&self, node: &Node, share: Option<&Share>, runner: &[&OsString], arguments: &[&str]) -> Command {
+        let this = std::env::current_exe().unwrap().into_os_string();
+        let mut words = runner.iter().copied().chain([&this]);
         let mut command = if let Some(share) = share {
             let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integration/gpu-test/in-container");
             let mut command = Command::new(script);
-            command.arg(&self.file).arg(built::shared("libgputenancy_cuda.so")).arg(&share.folder).arg(this);
+            command.arg(&self.file).arg(library("libgputenancy_cuda.so")).arg(&share.folder).args(words);
             command
         } else {
-            let mut command = Command::new(this);
-            command.env("LD_LIBRARY_PATH", &self.folder);
+            let mut command = Command::new(words.next().unwrap());
+            command.args(words).env("LD_LIBRARY_PATH", &self.folder);
             command
         };
         command.arg(INSIDE).args(arguments).env("NVSIM_STATE", node.store.dir()).env("NVSIM_DEV", "all");
-        command.stdout(Stdio::piped()).spawn().unwrap()
+        command
     }
 
     /// Runs it, and returns the number that it prints.

@@ -1,6 +1,7 @@
 //! What the shim costs, and how exact its shares of a GPU's time are, each next to the same program without it.
 //!
-//! `cargo bench -p gputenancy-shim --bench limits` runs both parts in two minutes; `-- calls` or `-- shares` runs one. Where it may, it runs with real-time
+//! `cargo bench -p gputenancy-shim --bench limits` runs both parts in two minutes; `-- calls` or `-- shares` runs one, `-- instructions` counts
+//! instructions of calls instead of their time. Where it may, it runs with real-time
 //! priority, so that other programs of the machine disturb it little; `-- normal` leaves the priority as it is. Programs run in a mount namespace as in
 //! a container, on the simulated driver. This program is the measured one as well: [`program`] runs inside, [`calls`] and
 //! [`shares`] outside.
@@ -15,8 +16,11 @@
     reason = "a benchmark ends there, and its numbers are small"
 )]
 
+#[path = "../../tests/support/arbitrating.rs"]
+mod arbitrating;
 mod calls;
 mod container;
+mod instructions;
 mod program;
 mod shares;
 #[path = "../../tests/support/mod.rs"]
@@ -32,6 +36,10 @@ fn main() {
         return;
     }
     let named = |part: &str| arguments.iter().any(|argument| argument == part);
+    if named("instructions") {
+        instructions::measure();
+        return;
+    }
     let wanted = |part: &str| named(part) || !(named("calls") || named("shares"));
     let priority = if !named("normal") && raise_priority() { "real-time" } else { "normal" };
     println!("load at the begin: {}; {priority} priority", load());

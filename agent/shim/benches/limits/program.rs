@@ -25,7 +25,7 @@ type LaunchKernel = unsafe extern "C" fn(
 ) -> c_int;
 
 /// Rounds of a measurement, of which the shortest counts: others on the machine disturbed it least.
-const ROUNDS: u32 = 20;
+pub const ROUNDS: u32 = 20;
 /// Before this time, kernels are not counted: a share that was idle has some time in advance.
 const WARM_UP: Duration = Duration::from_millis(500);
 

@@ -1,11 +1,11 @@
 //! Batches of launches between two events. Their number is fixed, and nothing is allocated.
 
+use gputenancy_ledger::Used;
+
 use crate::{
+    clock::now,
     lock::Lock,
-    pace::{
-        event::{Base, Event, Stream, relaxed},
-        now,
-    },
+    pace::event::{Base, Event, Stream, relaxed},
 };
 
 /// Nanoseconds of work in a batch, as expected.
@@ -24,6 +24,8 @@ const BATCHES: usize = 32;
 const CONTEXTS: usize = 4;
 /// Events that are used again.
 const EVENTS: usize = 64;
+/// Batches that have ended and are not charged yet.
+const ENDED: usize = 64;
 
 /// Launches of a stream.
 #[derive(Clone, Copy, Debug)]
@@ -33,12 +35,15 @@ struct Open {
     launches: u64,
     /// Launches after which it is complete.
     most: u64,
+    /// When the program came with its first launch.
+    arrived: u64,
     began: u64,
     /// Time of the last launch.
     last: u64,
 }
 
-const NO_BATCH: Open = Open { stream: Stream::NONE, start: Event::NONE, launches: 0, most: 0, began: 0, last: 0 };
+const NO_BATCH: Open =
+    Open { stream: Stream::NONE, start: Event::NONE, launches: 0, most: 0, arrived: 0, began: 0, last: 0 };
 
 /// A batch that the program has launched.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +52,8 @@ struct Closed {
     start: Event,
     end: Event,
     launches: u64,
+    arrived: u64,
+    began: u64,
     /// Its end was recorded some time after its last launch: if the GPU was idle then, the batch took no longer than this, in nanoseconds.
     most: u64,
     /// When its end was recorded.
@@ -55,13 +62,34 @@ struct Closed {
     endless: bool,
 }
 
-const NOT_CLOSED: Closed =
-    Closed { context: 0, start: Event::NONE, end: Event::NONE, launches: 0, most: u64::MAX, at: 0, endless: false };
+const NOT_CLOSED: Closed = Closed {
+    context: 0,
+    start: Event::NONE,
+    end: Event::NONE,
+    launches: 0,
+    arrived: 0,
+    began: 0,
+    most: u64::MAX,
+    at: 0,
+    endless: false,
+};
+
+/// A batch that the GPU has ended.
+#[derive(Clone, Copy)]
+struct Ended {
+    used: Used,
+    /// 0 if its time says nothing about the mean.
+    launches: u64,
+}
+
+const FREE: Ended = Ended { used: Used { arrived: 0, launched: 0, start: 0, end: 0 }, launches: 0 };
 
 /// What this process measures.
 struct Meter {
     open: [Open; STREAMS],
     closed: [Closed; BATCHES],
+    /// Batches to be charged; an end of 0 is a free place.
+    ended: [Ended; ENDED],
     bases: [Base; CONTEXTS],
     /// Events by context.
     free: [(usize, Event); EVENTS],
@@ -72,18 +100,13 @@ struct Meter {
 const NOTHING: Meter = Meter {
     open: [NO_BATCH; STREAMS],
     closed: [NOT_CLOSED; BATCHES],
+    ended: [FREE; ENDED],
     bases: [Base::NONE; CONTEXTS],
     free: [(0, Event::NONE); EVENTS],
     mean: ROUND,
 };
 
 static METER: Lock<Meter> = Lock::new(NOTHING);
-
-/// What a batch took of the GPU, in nanoseconds of the monotonic clock.
-pub struct Used {
-    pub start: u64,
-    pub end: u64,
-}
 
 /// Batches that the GPU works on.
 pub struct Pending {
@@ -98,9 +121,9 @@ pub fn forget() {
     METER.reset(NOTHING);
 }
 
-/// Forgets all batches, bases and events: a context is gone. Events of other contexts stay until the end of the process.
+/// Forgets all bases, events, and batches that have not ended: a context is gone. Events of other contexts stay until the end of the process.
 pub fn drop_all() {
-    METER.with(|meter| *meter = NOTHING);
+    METER.with(|meter| *meter = Meter { ended: meter.ended, ..NOTHING });
 }
 
 /// What a launch is for the batch of its stream.
@@ -166,7 +189,7 @@ pub fn begin(stream: Stream, round: Round) -> Counted {
             return Counted::No;
         }
         if let Some(open) = meter.open.get_mut(at) {
-            *open = Open { stream, start, launches: 1, most, began: now, last: now };
+            *open = Open { stream, start, launches: 1, most, arrived, began: now, last: now };
         }
         if most > 1 { Counted::Yes } else { Counted::Last }
     })
@@ -213,20 +236,28 @@ pub fn close_stream(stream: Stream) {
     });
 }
 
-/// Takes the batches of the current context that the GPU has ended; `charge` gets each.
-pub fn settle(context: usize, mut charge: impl FnMut(Used)) -> Pending {
+/// What happens with batches that the GPU has ended.
+pub trait Ends {
+    /// A batch has ended.
+    fn record(&self, used: &Used);
+    /// Whether all is known that its charge depends on.
+    fn is_known(&self, used: &Used) -> bool;
+    /// Charges it; returns the nanoseconds of it in which the GPU was not at work for neighbours.
+    fn charge(&self, used: &Used) -> u64;
+}
+
+/// Takes the batches of the current context that the GPU has ended, and charges those that can be.
+pub fn settle(context: usize, ends: &impl Ends) -> Pending {
     relaxed(|| {
         METER.with(|meter| {
             meter.renew_base(context);
-            let mut ended = [const { Used { start: u64::MAX, end: 0 } }; BATCHES];
-            for (at, place) in ended.iter_mut().enumerate() {
-                if let Some(used) = meter.take_ended(at, context) {
-                    *place = used;
+            for at in 0..BATCHES {
+                if let Some(ended) = meter.take_ended(at, context) {
+                    ends.record(&ended.used);
+                    meter.keep(ended, ends);
                 }
             }
-            // in this order the time in which several streams worked is charged once
-            ended.sort_unstable_by_key(|used| used.start);
-            ended.into_iter().filter(|used| used.end > 0).for_each(&mut charge);
+            meter.charge(ends);
             // those of other contexts are not looked at here, so waiting for them would not end
             let own = |batch: &&Closed| batch.end != Event::NONE && !batch.endless && batch.context == context;
             let pending = meter.closed.iter().filter(own);
@@ -297,7 +328,7 @@ impl Meter {
 
     fn close(&mut self, at: usize, most: u64) {
         let Some(open) = self.open.get_mut(at) else { return };
-        let Open { stream, start, launches, .. } = *open;
+        let Open { stream, start, launches, arrived, began, .. } = *open;
         open.start = Event::NONE;
         let place = self.closed.iter().position(|batch| batch.end == Event::NONE);
         let measured = place.filter(|_| !stream.is_capturing()).and_then(|place| {
@@ -310,7 +341,42 @@ impl Meter {
         });
         let Some((place, end)) = measured else { return self.put_back(stream.context, start) };
         if let Some(closed) = self.closed.get_mut(place) {
-            *closed = Closed { context: stream.context, start, end, launches, most, at: now(), endless: false };
+            let (context, at) = (stream.context, now());
+            *closed = Closed { context, start, end, launches, arrived, began, most, at, endless: false };
+        }
+    }
+
+    /// Keeps a batch until it is charged; without a place the first one is charged now.
+    fn keep(&mut self, ended: Ended, ends: &impl Ends) {
+        // a free place has begun at 0
+        if let Some(place) = self.ended.iter_mut().min_by_key(|place| place.used.start) {
+            let first = std::mem::replace(place, ended);
+            self.charge_one(&first, ends);
+        }
+    }
+
+    /// Charges the batches that can be, in the order of their begin: so time in which several streams worked is charged once.
+    fn charge(&mut self, ends: &impl Ends) {
+        let mut known = [FREE; ENDED];
+        for (place, to) in self.ended.iter_mut().zip(&mut known) {
+            if place.used.end != 0 && ends.is_known(&place.used) {
+                *to = std::mem::replace(place, FREE);
+            }
+        }
+        known.sort_unstable_by_key(|ended| ended.used.start);
+        for ended in &known {
+            self.charge_one(ended, ends);
+        }
+    }
+
+    fn charge_one(&mut self, ended: &Ended, ends: &impl Ends) {
+        if ended.used.end == 0 {
+            return;
+        }
+        let time = ends.charge(&ended.used);
+        if let Some(each) = time.checked_div(ended.launches).filter(|each| *each > 0) {
+            // new behaviour is known after a few batches
+            self.mean = self.mean.saturating_mul(3).saturating_add(each).checked_div(4).unwrap_or(each).max(1);
         }
     }
 
@@ -331,7 +397,7 @@ impl Meter {
     }
 
     /// What a batch took, if the GPU has ended it.
-    fn take_ended(&mut self, at: usize, context: usize) -> Option<Used> {
+    fn take_ended(&mut self, at: usize, context: usize) -> Option<Ended> {
         let batch = self.closed.get(at).copied().filter(|b| b.end != Event::NONE && b.context == context)?;
         let reached = batch.end.is_reached();
         if reached == Some(false) {
@@ -343,15 +409,10 @@ impl Meter {
             // the GPU was still at work when the end was recorded
             let busy = end > batch.at.saturating_add(SPARSE);
             let most = if busy { u64::MAX } else { batch.most };
-            Some(Used { start, end: end.min(start.saturating_add(most)) })
+            let end = end.min(start.saturating_add(most));
+            let launches = if batch.most == u64::MAX { batch.launches } else { 0 };
+            Some(Ended { used: Used { arrived: batch.arrived, launched: batch.began, start, end }, launches })
         });
-        if let Some(used) = &used
-            && batch.most == u64::MAX
-        {
-            let each = used.end.saturating_sub(used.start).checked_div(batch.launches).unwrap_or(0);
-            // new behaviour is known after a few batches
-            self.mean = self.mean.saturating_mul(3).saturating_add(each).checked_div(4).unwrap_or(each).max(1);
-        }
         self.put_back(context, batch.start);
         self.put_back(context, batch.end);
         if let Some(closed) = self.closed.get_mut(at) {

@@ -7,7 +7,7 @@ use std::{
 
 use crate::{
     abi::{Device, Handle, NOT_READY, SUCCESS},
-    pace::now,
+    clock::now,
     real::driver,
 };
 

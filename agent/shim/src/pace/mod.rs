@@ -1,14 +1,17 @@
 //! The share's part of the GPU's time: launches wait until it is their turn and the time that was used is paid for ([`gputenancy_ledger::Pace`]).
 //!
 //! [`batch`] groups the launches of a stream between two of CUDA's events ([`event`]), which tell how long the GPU worked on them. Most launches
-//! only count; one that begins a batch first charges the batches that have ended, and waits. Without a limit a launch costs one comparison.
+//! only count; one that begins a batch first charges the batches that have ended, and waits. Without a limit a launch costs two comparisons.
 
 mod batch;
 mod event;
 mod wait;
 
+use gputenancy_ledger::Pace;
+
 use crate::{
     abi::{CuResult, Device, Handle, LaunchConfig, SUCCESS},
+    clock::now,
     pace::{batch::Counted, event::Stream},
     share::Share,
 };
@@ -18,7 +21,7 @@ pub use event::has_primary_context;
 
 /// A launch on a stream.
 pub fn launch(stream: Handle, per_thread: bool, real: impl FnOnce() -> CuResult) -> CuResult {
-    let Some((share, pace)) = Share::with_pace() else { return real() };
+    let Some((share, pace)) = paced() else { return real() };
     let stream = Stream::new(stream, per_thread);
     let counted = match batch::count(stream) {
         Counted::No => wait::admit(share, pace, stream, false),
@@ -29,10 +32,19 @@ pub fn launch(stream: Handle, per_thread: bool, real: impl FnOnce() -> CuResult)
 
 /// A launch of a graph, which takes as long as many kernels.
 pub fn launch_graph(stream: Handle, per_thread: bool, real: impl FnOnce() -> CuResult) -> CuResult {
-    let Some((share, pace)) = Share::with_pace() else { return real() };
+    let Some((share, pace)) = paced() else { return real() };
     let stream = Stream::new(stream, per_thread);
     let counted = wait::admit(share, pace, stream, true);
     finish(stream, counted, real)
+}
+
+/// The share and its part of the time, if it has a limited one, once it is not suspended.
+fn paced() -> Option<(&'static Share, Pace)> {
+    let share = Share::of_container()?;
+    if share.is_suspended() {
+        wait::resume(share);
+    }
+    Some((share, share.pace()?))
 }
 
 fn finish(stream: Stream, counted: Counted, real: impl FnOnce() -> CuResult) -> CuResult {
@@ -45,9 +57,11 @@ fn finish(stream: Stream, counted: Counted, real: impl FnOnce() -> CuResult) -> 
 
 /// A call that waits for the GPU: what was launched until now ends with it. If that never ends, the agent sees in the ledger how long it waits.
 pub fn synchronize(real: impl FnOnce() -> CuResult) -> CuResult {
-    let Some((share, _)) = Share::with_pace() else { return real() };
+    let Some((share, pace)) = Share::with_pace() else { return real() };
     batch::close_all();
-    share.waiting(now(), real)
+    let code = share.waiting(now(), real);
+    wait::settle(share, pace);
+    code
 }
 
 /// A call that destroys a stream: its batch ends before.
@@ -80,13 +94,4 @@ pub fn release(device: Device, real: impl FnOnce() -> CuResult) -> CuResult {
 pub fn stream_of(config: *const LaunchConfig) -> Handle {
     // SAFETY: null, or a configuration of the program.
     unsafe { config.as_ref() }.map_or(std::ptr::null_mut(), |config| config.stream)
-}
-
-/// Nanoseconds of the monotonic clock, which all containers of a node share.
-fn now() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes to `time`.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    let (seconds, nanoseconds) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
-    seconds.unwrap_or(0).saturating_mul(1_000_000_000).saturating_add(nanoseconds.unwrap_or(0))
 }

@@ -17,6 +17,8 @@ pub const SUCCESS: i32 = 0;
 pub const INVALID_VALUE: i32 = 1;
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 pub const OUT_OF_MEMORY: i32 = 2;
+/// `CUDA_ERROR_INVALID_HANDLE`.
+pub const INVALID_HANDLE: i32 = 400;
 /// `CUDA_ERROR_INVALID_CONTEXT`.
 pub const INVALID_CONTEXT: i32 = 201;
 

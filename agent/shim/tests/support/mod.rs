@@ -81,8 +81,9 @@ impl Node {
     pub fn program(&self, share: &Path, arguments: &[&str]) -> Command {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integration/gpu-test/in-container");
         let mut command = Command::new(script);
-        let [driver, shim] = ["libcuda_sim.so", "libgputenancy_cuda.so"].map(built::shared);
-        command.args([driver, shim]).arg(share).arg(built::binary("cuda-work"));
+        command.args(["libcuda_sim.so", "libgputenancy_cuda.so"].map(library)).arg(share);
+        command.args(std::env::var("GPUTENANCY_RUNNER").iter().flat_map(|words| words.split(' ')));
+        command.arg(other_build().map_or_else(|| built::binary("cuda-work"), |folder| folder.join("cuda-work")));
         command.args(arguments).env("NVSIM_STATE", self.store.dir()).env("NVSIM_DEV", "all").stdout(Stdio::piped());
         command
     }
@@ -108,6 +109,16 @@ impl Node {
         assert_eq!(line, format!("granted={count} code=0\n"));
         Holder { child, _output: output }
     }
+}
+
+/// A folder with the libraries and programs of another build, such as one for another processor, which `GPUTENANCY_RUNNER` runs then.
+fn other_build() -> Option<PathBuf> {
+    std::env::var_os("GPUTENANCY_BUILD").map(PathBuf::from)
+}
+
+/// The library that programs in containers load.
+pub fn library(name: &str) -> PathBuf {
+    other_build().map_or_else(|| built::shared(name), |folder| folder.join(name))
 }
 
 /// A program that holds memory.

@@ -36,7 +36,7 @@ pub fn check(container: &Container, report: &mut Report) -> Result<(), Box<dyn E
     for percent in [10_u32, 20, 30, 50, 70, 90] {
         let mut found = Vec::new();
         for (more, free) in PROGRAMS.iter().zip(&free) {
-            let share = container.paced("pace", Pace { percent: percent.into(), turn: None })?;
+            let share = container.paced("pace", Pace { percent: percent.into(), turn: None, burst: false })?;
             let whole = if more.contains("each") { 100.0 } else { *free };
             let got = part(&container.work(Some(&share), &launch(more))?)? / whole * 100.0;
             differences.push((got - f64::from(percent)).abs());
@@ -52,7 +52,7 @@ pub fn check(container: &Container, report: &mut Report) -> Result<(), Box<dyn E
     for (first, second) in [(30, 70), (50, 50), (10, 90)] {
         let turn = |start: u64, percent: u64| {
             let turn = Turn { period: PERIOD, start: start * PERIOD / 100, length: percent * PERIOD / 100 };
-            Pace { percent, turn: Some(turn) }
+            Pace { percent, turn: Some(turn), burst: false }
         };
         let one = container.paced("pace-one", turn(0, first))?;
         let two = container.paced("pace-two", turn(first, second))?;

@@ -12,7 +12,7 @@ use crate::{
 /// Prints nanoseconds of a call without, with a limit of memory, and with one of the GPU's time that is not reached.
 pub fn check(container: &Container, report: &mut Report) -> Result<(), Box<dyn Error>> {
     let share = container.share("timing", 4096 * MIB)?;
-    let paced = container.paced("timing-paced", Pace { percent: 99, turn: None })?;
+    let paced = container.paced("timing-paced", Pace { percent: 99, turn: None, burst: false })?;
     for (call, count) in [("pair", "20000"), ("pair", "20000 --live 100000"), ("info", "20000"), ("launch", "5000")] {
         let arguments = format!("time {call} --count {count}");
         let best = |share: Option<&Share>| -> Result<f64, Box<dyn Error>> {

@@ -3,6 +3,8 @@
 use std::{
     error::Error,
     ffi::{c_int, c_uint, c_void},
+    os::unix::process::CommandExt,
+    process::Command,
     ptr::null_mut,
 };
 
@@ -10,7 +12,7 @@ use clap::{Args, ValueEnum};
 use libloading::Library;
 use nix::sys::signal::{SigSet, Signal};
 
-use crate::{Failed, begin, show};
+use crate::{Failed, begin, graph, show};
 
 #[derive(Args)]
 #[expect(clippy::struct_excessive_bools, reason = "independent flags")]
@@ -42,6 +44,9 @@ pub struct Allocate {
     /// Forks after the allocations, and the child allocates as well, which CUDA does not permit.
     #[arg(long)]
     fork: bool,
+    /// Replaces itself, with what it has, by a program that allocates so many blocks in this way.
+    #[arg(long, value_enum)]
+    exec: Option<Kind>,
 }
 
 /// A family of allocations.
@@ -65,6 +70,12 @@ pub enum Kind {
     Volume,
     /// `cuMemAllocAsync` on the stream of the calling thread.
     Thread,
+    /// `cuArrayCreate` of before CUDA 3.2.
+    Array32,
+    /// `cuArray3DCreate` of before CUDA 3.2.
+    Volume32,
+    /// A graph that allocates, launched once for each block.
+    Graph,
 }
 
 /// Something to free.
@@ -75,6 +86,8 @@ pub enum Block {
     Handle(u64),
     Array(*mut c_void),
     Mipmap(*mut c_void),
+    /// The graph, what was instantiated, and the address that it has left allocated.
+    Graph(*mut c_void, *mut c_void, u64),
 }
 
 pub fn run(cuda: &Library, wanted: &Allocate) -> Result<(), Box<dyn Error>> {
@@ -99,6 +112,9 @@ pub fn run(cuda: &Library, wanted: &Allocate) -> Result<(), Box<dyn Error>> {
     show(cuda)?;
     if wanted.fork {
         fork(cuda, wanted)?;
+    }
+    if let Some(kind) = wanted.exec {
+        return Err(exec(kind, wanted)?.into());
     }
     if let Some(kind) = wanted.then {
         let before = std::mem::take(&mut held);
@@ -136,6 +152,14 @@ fn fork(cuda: &Library, wanted: &Allocate) -> Result<(), Box<dyn Error>> {
             Ok(())
         }
     }
+}
+
+/// Becomes another program with the same process id; returns only an error.
+fn exec(kind: Kind, wanted: &Allocate) -> Result<std::io::Error, Box<dyn Error>> {
+    let kind = kind.to_possible_value().ok_or("a kind without a name")?;
+    let mut program = Command::new(std::env::current_exe()?);
+    program.args(["allocate", "--kind", kind.get_name(), "--size", &wanted.size.to_string()]);
+    Ok(program.arg("--count").arg(wanted.count.to_string()).exec())
 }
 
 pub fn allocate(cuda: &Library, kind: Kind, size: usize) -> Result<Block, Failed> {
@@ -186,6 +210,22 @@ pub fn allocate(cuda: &Library, kind: Kind, size: usize) -> Result<Block, Failed
             cuda!(cuda, cuArray3DCreate_v2(&raw mut array => *mut *mut c_void, descriptor.as_ptr() => *const usize))?;
             Ok(Block::Array(array))
         }
+        Kind::Array32 => {
+            let width = u32::try_from(size / 4096).unwrap_or(u32::MAX);
+            let descriptor: [c_uint; 4] = [width, 1024, 0x20, 1];
+            cuda!(cuda, cuArrayCreate(&raw mut array => *mut *mut c_void, descriptor.as_ptr() => *const c_uint))?;
+            Ok(Block::Array(array))
+        }
+        Kind::Volume32 => {
+            let width = u32::try_from(size / 4096).unwrap_or(u32::MAX);
+            let descriptor: [c_uint; 6] = [width, 32, 32, 0x20, 1, 0];
+            cuda!(cuda, cuArray3DCreate(&raw mut array => *mut *mut c_void, descriptor.as_ptr() => *const c_uint))?;
+            Ok(Block::Array(array))
+        }
+        Kind::Graph => {
+            let (graph, executable, pointer) = graph::launched(cuda, size as u64)?;
+            Ok(Block::Graph(graph, executable, pointer))
+        }
         Kind::Mipmap => {
             // width, height, depth, format float, one channel, no flags; one level
             let descriptor: [usize; 5] = [size / 4096, 1024, 0, 0x20 | 1 << 32, 0];
@@ -204,5 +244,10 @@ pub fn free(cuda: &Library, block: Block) -> Result<(), Failed> {
         Block::Handle(handle) => cuda!(cuda, cuMemRelease(handle => u64)),
         Block::Array(array) => cuda!(cuda, cuArrayDestroy(array => *mut c_void)),
         Block::Mipmap(array) => cuda!(cuda, cuMipmappedArrayDestroy(array => *mut c_void)),
+        Block::Graph(graph, executable, pointer) => {
+            cuda!(cuda, cuMemFree_v2(pointer => u64))?;
+            graph::destroy_executable(cuda, executable)?;
+            graph::destroy(cuda, graph)
+        }
     }
 }

@@ -17,7 +17,7 @@ macro_rules! cuda {
     ($cuda:expr, $name:ident($($argument:expr => $ty:ty),* $(,)?)) => {{
         // SAFETY: the type is that of cuda.h, and the arguments are what it demands.
         let code = unsafe {
-            let function = $cuda.get::<unsafe extern "C" fn($($ty),*) -> c_int>(stringify!($name).as_bytes());
+            let function = $cuda.get::<unsafe extern "C" fn($($ty),*) -> std::ffi::c_int>(stringify!($name).as_bytes());
             function.map(|function| function($($argument),*))
         };
         match code {
@@ -29,10 +29,14 @@ macro_rules! cuda {
 }
 
 mod allocate;
+mod graph;
 mod kernel;
 mod launch;
 mod script;
+mod script_graph;
+mod script_import;
 mod time;
+mod watch;
 
 /// A CUDA program.
 #[derive(Parser)]
@@ -49,6 +53,8 @@ struct Arguments {
 enum Command {
     /// Prints the device, and its memory as CUDA shows it.
     Show,
+    /// Prints the memory that CUDA shows each time it changes, until stdin ends.
+    Watch,
     /// Reads lines with a function's name, a CUDA version and flags, and prints which file and symbol `cuGetProcAddress` returns for each.
     Routes {
         /// Calls the function as CUDA 11 has it, which tells no status.
@@ -108,6 +114,7 @@ fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
         (_, Err(failed)) => Err(failed.into()),
         (Command::Runtime { .. }, Ok(())) => Ok(()),
         (Command::Show, Ok(())) => Ok(show(&cuda)?),
+        (Command::Watch, Ok(())) => watch::run(&cuda),
         (Command::Routes { v1 }, Ok(())) => routes(&cuda, v1),
         (Command::Script, Ok(())) => script::run(&cuda),
         (Command::Allocate(wanted), Ok(())) => allocate::run(&cuda, &wanted),

@@ -14,6 +14,8 @@ use libloading::Library;
 use crate::{
     Failed,
     allocate::{Block, Kind, allocate, free},
+    script_graph::Graphs,
+    script_import::Imports,
 };
 
 /// What the calls have created, by the number that the caller chose. It stays after it was freed, so that it can be freed again.
@@ -25,6 +27,8 @@ struct Script<'l> {
     pools: BTreeMap<u64, *mut c_void>,
     /// Addresses at which memory is mapped.
     mapped: BTreeMap<u64, (u64, usize)>,
+    graphs: Graphs,
+    imports: Imports,
 }
 
 /// Reads lines of the form `CALL NUMBER ARGUMENT...` and answers each with the code of CUDA, or `unknown`.
@@ -35,6 +39,8 @@ pub fn run(cuda: &Library) -> Result<(), Box<dyn Error>> {
         contexts: BTreeMap::new(),
         pools: BTreeMap::new(),
         mapped: BTreeMap::new(),
+        graphs: Graphs::default(),
+        imports: Imports::default(),
     };
     script.current()?;
     let mut output = std::io::stdout().lock();
@@ -83,7 +89,9 @@ impl Script<'_> {
             "from" => self.allocate_from(number(1)?, number(2)?, size(3)?),
             "free" => free(cuda, *self.blocks.get(&number(1)?)?),
             "stream-free" => match *self.blocks.get(&number(1)?)? {
-                Block::Pointer(pointer) => cuda!(cuda, cuMemFreeAsync(pointer => u64, null_mut() => *mut c_void)),
+                Block::Pointer(pointer) | Block::Graph(_, _, pointer) => {
+                    cuda!(cuda, cuMemFreeAsync(pointer => u64, null_mut() => *mut c_void))
+                }
                 _ => return None,
             },
             "plain-free" => match *self.blocks.get(&number(1)?)? {
@@ -100,6 +108,7 @@ impl Script<'_> {
                 cuda!(cuda, cuMemRetainAllocationHandle(&raw mut handle => *mut u64, at => u64))
             }
             "trim" => self.trim(),
+            "peak" => self.peak(number(1), number(2)?),
             "pool" => {
                 let mut pool: *mut c_void = null_mut();
                 // kind pinned, no handle types, location: device 0
@@ -134,7 +143,11 @@ impl Script<'_> {
             "release" => cuda!(cuda, cuDevicePrimaryCtxRelease_v2(0 => c_int)),
             "reset" => cuda!(cuda, cuDevicePrimaryCtxReset_v2(0 => c_int)),
             "primary" => self.begin(),
-            _ => return None,
+            _ => {
+                let blocks = &mut self.blocks;
+                let answer = self.graphs.call(cuda, blocks, words);
+                return answer.or_else(|| self.imports.call(cuda, &mut self.blocks, words));
+            }
         })
     }
 
@@ -161,9 +174,25 @@ impl Script<'_> {
         Ok(())
     }
 
-    fn trim(&self) -> Result<(), Failed> {
+    fn default_pool(&self) -> Result<*mut c_void, Failed> {
         let mut pool: *mut c_void = null_mut();
         cuda!(self.cuda, cuDeviceGetMemPool(&raw mut pool => *mut *mut c_void, 0 => c_int))?;
+        Ok(pool)
+    }
+
+    /// Fails if a pool, or that of the device, has ever reserved more than this.
+    fn peak(&self, pool: Option<u64>, bytes: u64) -> Result<(), Failed> {
+        let pool = match pool.and_then(|pool| self.pools.get(&pool)) {
+            Some(pool) => *pool,
+            None => self.default_pool()?,
+        };
+        let mut high = 0_u64;
+        cuda!(self.cuda, cuMemPoolGetAttribute(pool => *mut c_void, 6 => c_int, &raw mut high => *mut u64))?;
+        if high > bytes { Err(Failed("peak", 1)) } else { Ok(()) }
+    }
+
+    fn trim(&self) -> Result<(), Failed> {
+        let pool = self.default_pool()?;
         cuda!(self.cuda, cuMemPoolTrimTo(pool => *mut c_void, 0 => usize))
     }
 }

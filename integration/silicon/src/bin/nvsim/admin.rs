@@ -132,10 +132,11 @@ pub enum Trace {
 /// A fault on the command line.
 #[derive(Args)]
 pub struct Inject {
-    /// Name of the call, `change` for all that change a GPU, or `any`.
+    /// Name of the call, `change` for all that change a GPU, or `any`. Functions of CUDA fail only in programs that initialise CUDA while a fault is
+    /// injected, and `any` means those too.
     #[arg(long)]
     call: String,
-    /// Return this NVML code.
+    /// Return this code of NVML or CUDA.
     #[arg(long)]
     code: Option<u32>,
     /// Take this many seconds longer.
