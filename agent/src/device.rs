@@ -7,7 +7,7 @@ use std::{
 };
 
 pub use gputenancy_crds::DeviceOwner;
-use gputenancy_crds::{Advertiser, AllocationPolicy, SharingMode};
+use gputenancy_crds::{Advertiser, AllocationPolicy, Isolation, ResizePolicy, SharingMode};
 use gputenancy_ledger::Pace;
 
 /// Id of a device in kubelet: its UUID in NVML, `GPU-…` or `MIG-…`, as NVIDIA's plugin uses it and exporters resolve it.
@@ -84,6 +84,8 @@ pub struct Share {
     pub limit_mib: Option<i64>,
     /// Its part of the GPU's time, where the agent limits that.
     pub pace: Option<Pace>,
+    /// What happens when its memory becomes less than programs hold.
+    pub resize: ResizePolicy,
 }
 
 /// A whole GPU, a MIG instance or a share.
@@ -138,6 +140,8 @@ pub struct DeviceView {
     pub advertiser: Advertiser,
     /// Which GPU a pod gets devices of.
     pub allocation: AllocationPolicy,
+    /// Weakest means that the pool accepts for the memory of shares.
+    pub minimum: Isolation,
 }
 
 impl DeviceView {

@@ -2,13 +2,14 @@
 //!
 //! [`gpu`] reads and changes GPUs through NVML, [`partition`] decides how, [`kubelet`] advertises the devices, [`handover`] keeps devices
 //! from containers while other pods use them, [`enforcement`] limits the memory of shares, [`audit`] compares what they use with their
-//! limits, [`attribution`] finds the container of each GPU process, [`environment`] checks the variables of tenants' containers, and [`report`]
-//! writes `GpuNode.status`.
+//! limits, [`attribution`] finds the container of each GPU process, [`unserved`] reports containers that
+//! cannot be limited, [`environment`] checks the variables of tenants' containers, and [`report`] writes `GpuNode.status`.
 
 pub mod args;
 pub mod attribution;
 pub mod audit;
 pub mod device;
+pub mod device_memory;
 pub mod enforcement;
 pub mod environment;
 pub mod event;
@@ -28,6 +29,7 @@ pub mod rights;
 pub mod run;
 pub mod seen_pods;
 mod series;
+pub mod unserved;
 
 /// Backoff of a failed watch. Thousands of agents return to an API server that restarts, hence up to 10 s.
 fn watch_backoff() -> kube::runtime::watcher::ExponentialBackoff {

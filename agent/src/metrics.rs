@@ -1,6 +1,11 @@
 //! The agent's metrics.
 
-use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    borrow::Cow,
+    collections::BTreeMap,
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
 
 use gputenancy_crds::Isolation;
 use gputenancy_rights::Right;
@@ -16,7 +21,8 @@ use prometheus_client::{
 };
 
 use crate::{
-    device::{Device, DeviceOwner, DeviceView},
+    device::{Device, DeviceId, DeviceOwner, DeviceView},
+    device_memory::{Ghost, Layers, Place},
     series::Series,
 };
 
@@ -41,12 +47,19 @@ pub struct Metrics {
     processes: Series<4>,
     pods: Series<1>,
     unlisted_processes: Series<1>,
+    memory: Series<3>,
+    ghost_processes: Series<2>,
+    ghost_memory: Series<2>,
+    unserved: Series<5>,
     share_limit: Series<6>,
     share_counted: Series<6>,
     share_used: Series<6>,
     share_refused: Series<6>,
     share_endless: Series<6>,
     share_bypassed: Series<6>,
+    share_percent: Series<6>,
+    share_delay: Series<6, f64, AtomicU64>,
+    share_suspended: Series<6>,
     bypasses: Counter,
 }
 
@@ -69,6 +82,34 @@ pub struct ShareFigures<'a> {
     pub endless: u64,
     /// The limit is bypassed.
     pub bypassed: bool,
+}
+
+/// What the metrics show of the compute of a share.
+#[derive(Clone, Copy, Debug)]
+pub struct ComputeFigures<'a> {
+    /// The share.
+    pub device: &'a Device,
+    /// The container that has it.
+    pub owner: &'a DeviceOwner,
+    /// Percent of the GPU's time that it may use now, if that is limited.
+    pub percent: Option<u64>,
+    /// How long its launches waited for their part of the time, as its container counts.
+    pub delayed: Option<Duration>,
+    /// Nothing is launched.
+    pub suspended: bool,
+}
+
+/// Labels of a share that a container has.
+fn of_share(device: &Device, owner: &DeviceOwner) -> Labels<6> {
+    let labels = [
+        ("gpu", device.gpu_uuid.clone()),
+        ("share", device.id.to_string()),
+        ("resource", device.resource.clone()),
+        ("namespace", owner.namespace.clone()),
+        ("pod", owner.pod.clone()),
+        ("container", owner.container.clone()),
+    ];
+    labels.map(|(name, value)| (name, Cow::from(value)))
 }
 
 impl Default for Metrics {
@@ -109,43 +150,46 @@ impl Default for Metrics {
                 "unchecked_environments",
                 "Containers with envFrom that are not checked yet",
             ),
-            processes: Series::of(register(r, "processes", "Processes that NVML lists, by GPU and container")),
-            pods: Series::of(register(r, "gpu_pods", "Pods with a device of a GPU")),
-            unlisted_processes: Series::of(register(
+            processes: series(r, "processes", "Processes that NVML lists, by GPU and container"),
+            pods: series(r, "gpu_pods", "Pods with a device of a GPU"),
+            unlisted_processes: series(
                 r,
                 "unlisted_processes",
                 "Processes with an open device file of a GPU that NVML does not list",
-            )),
-            share_limit: Series::of(register(
+            ),
+            memory: series(r, "device_memory_bytes", "All memory of a GPU or MIG instance by what holds it"),
+            ghost_processes: series(r, "ghost_processes", "Processes that NVML lists although they have ended"),
+            ghost_memory: series(r, "ghost_memory_bytes", "Memory that no living process of the device explains"),
+            unserved: series(
                 r,
-                "share_memory_limit_bytes",
-                "Memory that the programs on a share can allocate",
-            )),
-            share_counted: Series::of(register(
-                r,
-                "share_memory_counted_bytes",
-                "Memory that the ledger of a share counts",
-            )),
-            share_used: Series::of(register(
-                r,
-                "share_memory_used_bytes",
-                "Memory of the processes on a share, by NVML",
-            )),
-            share_refused: Series::of(register(
-                r,
-                "share_refused_allocations",
-                "Allocations beyond the memory of a share",
-            )),
-            share_endless: Series::of(register(
+                "unserved_containers",
+                "1: a container on a limited share that the library cannot limit, by cause",
+            ),
+            share_limit: series(r, "share_memory_limit_bytes", "Memory that the programs on a share can allocate"),
+            share_counted: series(r, "share_memory_counted_bytes", "Memory that the ledger of a share counts"),
+            share_used: series(r, "share_memory_used_bytes", "Memory of the processes on a share, by NVML"),
+            share_refused: series(r, "share_refused_allocations", "Allocations beyond the memory of a share"),
+            share_endless: series(
                 r,
                 "share_endless_kernels",
                 "Kernels that ran longer than the compute limit of a share waits",
-            )),
-            share_bypassed: Series::of(register(
+            ),
+            share_bypassed: series(r, "share_bypassed", "1: processes use memory past the limit of their share"),
+            share_percent: series(
                 r,
-                "share_bypassed",
-                "1: processes use memory past the limit of their share",
+                "share_compute_percent",
+                "Part of the GPU's time that a share may use now, in percent",
+            ),
+            share_delay: Series::of(register(
+                r,
+                "share_launch_delay_seconds",
+                "Time that launches waited for the share's part of the GPU's time",
             )),
+            share_suspended: series(
+                r,
+                "share_compute_suspended",
+                "1: nothing is launched on a share, because its pod is suspended",
+            ),
             bypasses: register(r, "bypasses", "Bypasses of the memory limit of a share that were found"),
             registry: Arc::new(registry),
         }
@@ -154,6 +198,10 @@ impl Default for Metrics {
 
 fn register<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
     gputenancy_service::metrics::register(registry, name, help, M::default())
+}
+
+fn series<const N: usize>(registry: &mut Registry, name: &str, help: &str) -> Series<N> {
+    Series::of(register(registry, name, help))
 }
 
 /// Numbers with the UUID of their GPU as a label.
@@ -180,6 +228,48 @@ impl Metrics {
         self.unlisted_processes.set(&by_gpu(processes));
     }
 
+    /// Memory of devices by what holds it, and what no living process explains.
+    pub fn set_memory(&self, layers: &BTreeMap<Place, Layers>, ghosts: &BTreeMap<Place, Ghost>) {
+        let device = |(gpu, gi): &Place| {
+            let instance = gi.map(|gi| gi.to_string()).unwrap_or_default();
+            [("gpu", Cow::from(gpu.clone())), ("instance", Cow::from(instance))]
+        };
+        let of_device = |(place, layers): (&Place, &Layers)| {
+            let [gpu, instance] = device(place);
+            let Layers { reserved, processes, unattributed, free } = *layers;
+            let all =
+                [("reserved", reserved), ("processes", processes), ("unattributed", unattributed), ("free", free)];
+            all.map(|(layer, bytes)| ([gpu.clone(), instance.clone(), ("layer", Cow::from(layer))], bytes))
+        };
+        self.memory.set(&layers.iter().flat_map(of_device).collect());
+        // 0 for the other devices, so that an alert ends
+        let devices = || layers.keys().chain(ghosts.keys());
+        let count = |place: &Place| ghosts.get(place).map_or(0, |ghost| ghost.pids.len() as u64);
+        let bytes = |place: &Place| ghosts.get(place).map_or(0, |ghost| ghost.bytes);
+        self.ghost_processes.set(&devices().map(|place| (device(place), count(place))).collect());
+        self.ghost_memory.set(&devices().map(|place| (device(place), bytes(place))).collect());
+    }
+
+    /// Containers on limited shares that the library cannot limit, with the cause.
+    pub fn set_unserved<'a>(
+        &self,
+        containers: impl IntoIterator<Item = (&'a DeviceId, &'a DeviceOwner, &'static str)>,
+    ) {
+        let row = |(device, owner, cause): (&DeviceId, &DeviceOwner, &'static str)| {
+            let DeviceOwner { namespace, pod, container } = owner;
+            let text = |text: &str| Cow::from(text.to_owned());
+            let labels = [
+                ("share", text(device.as_str())),
+                ("namespace", text(namespace)),
+                ("pod", text(pod)),
+                ("container", text(container)),
+                ("cause", Cow::from(cause)),
+            ];
+            (labels, 1)
+        };
+        self.unserved.set(&containers.into_iter().map(row).collect());
+    }
+
     /// Number of pods with a device of a GPU, by GPU.
     pub fn set_pods<'a>(&self, pods: impl IntoIterator<Item = (&'a str, u64)>) {
         self.pods.set(&by_gpu(pods));
@@ -189,15 +279,7 @@ impl Metrics {
     pub fn set_shares<'a>(&self, shares: impl IntoIterator<Item = ShareFigures<'a>>) {
         let mut series: [BTreeMap<_, u64>; 6] = Default::default();
         for ShareFigures { device, owner, limit, counted, used, refused, endless, bypassed } in shares {
-            let labels = [
-                ("gpu", device.gpu_uuid.clone()),
-                ("share", device.id.to_string()),
-                ("resource", device.resource.clone()),
-                ("namespace", owner.namespace.clone()),
-                ("pod", owner.pod.clone()),
-                ("container", owner.container.clone()),
-            ];
-            let labels = labels.map(|(name, value)| (name, Cow::from(value)));
+            let labels = of_share(device, owner);
             let values = [Some(limit), Some(counted), used, Some(refused), Some(endless), Some(bypassed.into())];
             for (series, value) in series.iter_mut().zip(values) {
                 series.extend(value.map(|value| (labels.clone(), value)));
@@ -206,6 +288,20 @@ impl Metrics {
         let memory = [&self.share_limit, &self.share_counted, &self.share_used, &self.share_refused];
         let all = memory.into_iter().chain([&self.share_endless, &self.share_bypassed]);
         all.zip(&series).for_each(|(gauges, values)| gauges.set(values));
+    }
+
+    /// The compute of the shares that containers have.
+    pub fn set_compute<'a>(&self, shares: impl IntoIterator<Item = ComputeFigures<'a>>) {
+        let (mut percents, mut delays, mut suspended) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        for figures in shares {
+            let labels = of_share(figures.device, figures.owner);
+            percents.extend(figures.percent.map(|percent| (labels.clone(), percent)));
+            delays.extend(figures.delayed.map(|delayed| (labels.clone(), delayed.as_secs_f64())));
+            suspended.insert(labels, figures.suspended.into());
+        }
+        self.share_percent.set(&percents);
+        self.share_delay.replace(&delays);
+        self.share_suspended.set(&suspended);
     }
 
     /// The memory limit of a share is bypassed.
@@ -326,6 +422,29 @@ mod tests {
         metrics.set_pods([("GPU-a", 2)]);
         let text = gputenancy_service::endpoints::text(metrics.registry()).unwrap();
         assert!(text.contains("gputenancy_agent_gpu_pods{gpu=\"GPU-a\"} 2\n") && !text.contains("GPU-b"), "{text}");
+    }
+
+    #[test]
+    fn memory_of_a_device_is_shown_by_layer_and_its_ghosts() {
+        let metrics = Metrics::default();
+        let place = || ("GPU-a".to_owned(), Some(7));
+        let layers = Layers { reserved: 1, processes: 20, unattributed: 300, free: 4_000 };
+        let ghost = Ghost { pids: [41].into(), bytes: 250 };
+        metrics.set_memory(&[(place(), layers)].into(), &[(place(), ghost)].into());
+        let text = || gputenancy_service::endpoints::text(metrics.registry()).unwrap();
+        for (metric, bytes) in [
+            ("device_memory_bytes{gpu=\"GPU-a\",instance=\"7\",layer=\"reserved\"}", 1),
+            ("device_memory_bytes{gpu=\"GPU-a\",instance=\"7\",layer=\"processes\"}", 20),
+            ("device_memory_bytes{gpu=\"GPU-a\",instance=\"7\",layer=\"unattributed\"}", 300),
+            ("device_memory_bytes{gpu=\"GPU-a\",instance=\"7\",layer=\"free\"}", 4_000),
+            ("ghost_processes{gpu=\"GPU-a\",instance=\"7\"}", 1),
+            ("ghost_memory_bytes{gpu=\"GPU-a\",instance=\"7\"}", 250),
+        ] {
+            let line = format!("gputenancy_agent_{metric} {bytes}\n");
+            assert!(text().contains(&line), "{line} in {}", text());
+        }
+        metrics.set_memory(&[(place(), layers)].into(), &BTreeMap::new());
+        assert!(text().contains("gputenancy_agent_ghost_memory_bytes{gpu=\"GPU-a\",instance=\"7\"} 0\n"));
     }
 
     #[test]

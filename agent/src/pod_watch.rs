@@ -14,26 +14,28 @@ use kube::{
 use tokio::sync::watch;
 
 use crate::{
-    enforcement::OtherLimits,
+    enforcement::{OtherLimits, PodCompute},
     environment::EnvFromContainers,
     kubelet::requests::{PodRequests, pod_name},
     seen_pods::SeenPods,
     watch_backoff,
 };
 
-/// Watches for as long as it is polled. Without the right to read pods, `requests` stays `None`, and the others empty.
+/// Watches for as long as it is polled. Without the right to read pods, `requests` and `compute` stay `None`, and the others empty.
 pub async fn watch(
     client: Client,
     node: &str,
     requests: &watch::Sender<Option<PodRequests>>,
     containers: &watch::Sender<EnvFromContainers>,
     limits: &watch::Sender<OtherLimits>,
+    compute: &watch::Sender<Option<PodCompute>>,
     seen: &SeenPods,
 ) {
     let config = watcher::Config::default().fields(&format!("spec.nodeName={node}")).streaming_lists();
     let mut events = watcher(Api::<Pod>::all(client), config).backoff(watch_backoff()).boxed();
     let (mut listed_requests, mut listed_containers) = (PodRequests::default(), EnvFromContainers::default());
     let (mut listed_pods, mut listed_limits) = (BTreeMap::new(), OtherLimits::default());
+    let mut listed_compute = PodCompute::default();
     let mut warned = false;
     while let Some(event) = events.next().await {
         match event {
@@ -41,18 +43,21 @@ pub async fn watch(
                 (listed_requests, listed_containers) = (PodRequests::default(), EnvFromContainers::default());
                 listed_pods.clear();
                 listed_limits = OtherLimits::default();
+                listed_compute = PodCompute::default();
             }
             Ok(Event::InitApply(pod)) => {
                 listed_pods.extend(pod.uid().map(|uid| (uid, pod_name(&pod))));
                 listed_requests.apply(&pod, Instant::now());
                 listed_containers.apply(&pod);
                 listed_limits.apply(&pod);
+                listed_compute.apply(&pod);
             }
             // a list has no times: after a broken watch, all its pods count as bound just now
             Ok(Event::InitDone) => {
                 requests.send_replace(Some(std::mem::take(&mut listed_requests)));
                 containers.send_replace(std::mem::take(&mut listed_containers));
                 limits.send_replace(std::mem::take(&mut listed_limits));
+                compute.send_replace(Some(std::mem::take(&mut listed_compute)));
                 seen.are(std::mem::take(&mut listed_pods));
             }
             Ok(Event::Apply(pod)) => {
@@ -60,12 +65,14 @@ pub async fn watch(
                 requests.send_if_modified(|known| known.as_mut().is_some_and(|r| r.apply(&pod, Instant::now())));
                 containers.send_if_modified(|containers| containers.apply(&pod));
                 limits.send_if_modified(|limits| limits.apply(&pod));
+                compute.send_if_modified(|known| known.as_mut().is_some_and(|c| c.apply(&pod)));
             }
             Ok(Event::Delete(pod)) => {
                 seen.deleted(pod.metadata.uid.as_deref().unwrap_or_default());
                 requests.send_if_modified(|known| known.as_mut().is_some_and(|r| r.delete(&pod)));
                 containers.send_if_modified(|containers| containers.delete(&pod));
                 limits.send_if_modified(|limits| limits.delete(&pod));
+                compute.send_if_modified(|known| known.as_mut().is_some_and(|c| c.delete(&pod)));
             }
             Err(error) if !warned => {
                 tracing::warn!(%error, "watch of this node's pods failed; pods that are being bound may fail when devices are withdrawn");

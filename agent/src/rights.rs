@@ -26,6 +26,8 @@ pub const TABLE: &[Line] = &[
     ),
     Line::new(&["watch"], "", "pods", "waiting for pods that are being bound to its node")
         .only_for("pods that are being bound while devices are withdrawn, and containers with hidden variables"),
+    Line::new(&["list", "watch"], "node.k8s.io", "runtimeclasses", "which pods run in a sandbox, such as gVisor")
+        .only_for("sandboxes whose RuntimeClass has another name than its handler"),
     Line::new(&["get"], OURS, "gpugrants", "whether a container with hidden variables is a tenant's")
         .only_for("containers with hidden variables"),
     Line::new(&["create"], "events.k8s.io", "events", "why a container was stopped").only_for("events"),

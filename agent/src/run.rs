@@ -19,11 +19,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     args::Args,
-    attribution::{self, Unlisted},
+    attribution::{Attributed, Attributor, tenants},
     audit::{Auditor, Bypasses},
-    device::{DeviceView, DriverLimits, KubeletView},
+    device::{Device, DeviceOwner, DeviceView, DriverLimits, KubeletView},
     enforcement::{
-        OtherLimits, SHARES,
+        Arbitration, OtherLimits, PodCompute, Resizer, SHARES, ShareSizes,
         driver::{Cgroups, DriverLimiter},
     },
     environment::{EnvFromContainers, EnvironmentChecker, runtime::Runtime},
@@ -40,6 +40,8 @@ use crate::{
         self,
         config::{Allocation, MemoryLimits},
         requests::PodRequests,
+        runtime_classes::{self, RuntimeClasses},
+        sandbox::Sandboxes,
     },
     metrics::Metrics,
     mps::{
@@ -56,6 +58,7 @@ use crate::{
     },
     rights,
     seen_pods::SeenPods,
+    unserved,
 };
 
 /// Interval of scans when nothing is expected to change.
@@ -98,10 +101,13 @@ struct Channels {
     state: watch::Sender<PartitionState>,
     requests: watch::Sender<Option<PodRequests>>,
     containers: watch::Sender<EnvFromContainers>,
-    unlisted: watch::Sender<Unlisted>,
+    attributed: watch::Sender<Attributed>,
+    classes: watch::Sender<Option<RuntimeClasses>>,
     bypasses: watch::Sender<Bypasses>,
     driver_limits: watch::Sender<DriverLimits>,
     other_limits: watch::Sender<OtherLimits>,
+    compute: watch::Sender<Option<PodCompute>>,
+    sizes: watch::Sender<ShareSizes>,
 }
 
 /// Runs until SIGTERM or SIGINT.
@@ -145,21 +151,38 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let reconciler = reconciler.with_mps(mps.subscribe());
     let limiter = driver_limiter(&args, &origins, nvml.clone());
     let handover = HandoverCheck::through(nvml, origins.clone());
-    let auditor = auditor(&args, &channels, &handover, &metrics, &publish);
+    let sandboxes = sandboxes(&args, &channels);
+    let auditor = auditor(&args, &channels, (&handover, &sandboxes), &metrics, &publish);
+    let files = unserved::Files::new(cgroups(&args, &origins), origins.proc_root.clone());
+    let unserved = report_unserved(sandboxes.clone(), &client, &channels, files, (node_name, &metrics, &publish));
+    let tenants = tenants::by_grant(client.clone());
+    let attributor = Attributor { origins: &origins, tenants, metrics: &metrics, publish: &publish, node: node_name };
+    let resizer = resizer(&args, &channels, &publish);
+    let arbitration = arbitration(&args, &channels, &metrics, &publish);
     let stop = CancellationToken::new();
     shutdown::on_signal(stop.clone())?;
     let mut writer = Writer::new(Api::<GpuNode>::all(client.clone()), node_name, metrics.clone());
-    let serving = plugin(&args, &client, &channels, (handover, mps.clone(), &seen), metrics.clone(), stop.clone());
+    let serving = plugin(
+        &args,
+        &client,
+        &channels,
+        (handover, mps.clone(), &seen, sandboxes.clone()),
+        metrics.clone(),
+        stop.clone(),
+    );
     let mut plugin = std::pin::pin!(serving.fuse());
     tokio::select! {
         () = gpu_node::watch(client.clone(), node_name, &boot_id, &channels.watched) => {}
         () = partition(reconciler, &channels, &heartbeat) => {}
-        () = report(&origins, &channels, &calls, &mps, &mut writer, &boot_id) => {}
+        () = report((&origins, &sandboxes), &channels, &calls, &mps, &mut writer, &boot_id) => {}
         () = mps.run(channels.view.subscribe()) => {}
         () = incidents::run(channels.state.subscribe(), node_name, &metrics, &publish) => {}
-        () = attribution::run(channels.state.subscribe(), &origins, &metrics, &channels.unlisted) => {}
+        () = attributor.run(channels.state.subscribe(), &channels.attributed) => {}
+        () = unserved => {}
         () = audit(auditor, &channels) => {}
         () = limit(limiter, &channels) => {}
+        () = resizer.run(&channels.sizes) => {}
+        () = arbitrate(arbitration) => {}
         () = check_environments(&args, &client, &channels, &metrics) => {}
         () = rights::keep(asking, refused, lacks, metrics.clone()) => {}
         served = endpoints::serve(args.http, health, stop.clone()) => served?,
@@ -199,7 +222,7 @@ fn process_policy(args: &Args, origins: &Origins, metrics: &Metrics) -> ProcessP
 fn auditor(
     args: &Args,
     channels: &Channels,
-    handover: &HandoverCheck,
+    (handover, sandboxes): (&HandoverCheck, &Option<Sandboxes>),
     metrics: &Metrics,
     publish: &event::Publish,
 ) -> Option<Auditor> {
@@ -210,10 +233,81 @@ fn auditor(
         view: channels.view.subscribe(),
         kubelet: channels.kubelet.subscribe(),
         processes: handover.clone(),
+        sandboxes: sandboxes.clone(),
         publish: publish.clone(),
         metrics: metrics.clone(),
         node: plugin.node_name.clone(),
     })
+}
+
+/// Which pods run in a sandbox; none where no container gets the library that limits memory.
+fn sandboxes(args: &Args, channels: &Channels) -> Option<Sandboxes> {
+    let plugin = &args.plugin;
+    let limited = plugin.memory_limits == MemoryLimits::Shim && plugin.allocate == Allocation::Cdi;
+    limited.then(|| Sandboxes {
+        handlers: plugin.sandboxed_handlers.as_slice().into(),
+        classes: channels.classes.subscribe(),
+        requests: channels.requests.subscribe(),
+        view: channels.view.subscribe(),
+        kubelet: channels.kubelet.subscribe(),
+    })
+}
+
+/// Reports containers that the library cannot limit.
+async fn report_unserved(
+    sandboxes: Option<Sandboxes>,
+    client: &Client,
+    channels: &Channels,
+    files: unserved::Files,
+    (node, metrics, publish): (&str, &Metrics, &event::Publish),
+) {
+    let Some(sandboxes) = sandboxes else { return std::future::pending().await };
+    let (publish, metrics) = (publish.clone(), metrics.clone());
+    let reporter = unserved::Reporter { sandboxes, publish, metrics, node: node.to_owned() };
+    tokio::select! {
+        () = runtime_classes::watch(client.clone(), &channels.classes) => {}
+        () = reporter.run(files, channels.view.subscribe(), channels.kubelet.subscribe()) => {}
+    }
+}
+
+/// Finds the cgroups of containers.
+fn cgroups(args: &Args, origins: &Origins) -> Cgroups {
+    // the agent's own mount has the host's cgroups with version 2; with version 1 only the host's root has
+    let roots = vec![CGROUPS.into(), args.plugin.host_root.join(CGROUPS.trim_start_matches('/'))];
+    Cgroups::new(roots, origins.logs.clone())
+}
+
+/// What gives running containers the new size of their fraction.
+fn resizer(args: &Args, channels: &Channels, publish: &event::Publish) -> Resizer {
+    Resizer {
+        shares: args.plugin.enforcement_dir.join(SHARES),
+        view: channels.view.subscribe(),
+        kubelet: channels.kubelet.subscribe(),
+        publish: publish.clone(),
+        node: args.plugin.node_name.clone(),
+    }
+}
+
+/// The compute limits of shares; none where the agent limits nothing.
+fn arbitration(args: &Args, channels: &Channels, metrics: &Metrics, publish: &event::Publish) -> Option<Arbitration> {
+    let plugin = &args.plugin;
+    let limited = plugin.memory_limits == MemoryLimits::Shim && plugin.allocate == Allocation::Cdi;
+    limited.then(|| Arbitration {
+        shares: plugin.enforcement_dir.join(SHARES),
+        view: channels.view.subscribe(),
+        kubelet: channels.kubelet.subscribe(),
+        pods: channels.compute.subscribe(),
+        publish: publish.clone(),
+        metrics: metrics.clone(),
+        node: plugin.node_name.clone(),
+    })
+}
+
+async fn arbitrate(arbitration: Option<Arbitration>) {
+    match arbitration {
+        Some(arbitration) => arbitration.run().await,
+        None => std::future::pending().await,
+    }
 }
 
 async fn audit(auditor: Option<Auditor>, channels: &Channels) {
@@ -226,16 +320,19 @@ async fn audit(auditor: Option<Auditor>, channels: &Channels) {
 /// The limits in the driver, which end where the agent does not limit memory.
 fn driver_limiter(args: &Args, origins: &Origins, nvml: NvmlThread) -> DriverLimiter {
     let plugin = &args.plugin;
-    // the agent's own mount has the host's cgroups with version 2; with version 1 only the host's root has
-    let roots = vec![CGROUPS.into(), plugin.host_root.join(CGROUPS.trim_start_matches('/'))];
-    let cgroups = Cgroups::new(roots, origins.logs.clone());
-    DriverLimiter::new(plugin.memory_limits == MemoryLimits::Shim, &plugin.enforcement_dir, cgroups, nvml)
+    DriverLimiter::new(
+        plugin.memory_limits == MemoryLimits::Shim,
+        &plugin.enforcement_dir,
+        cgroups(args, origins),
+        nvml,
+    )
 }
 
 async fn limit(limiter: DriverLimiter, channels: &Channels) {
     let inventory = channels.state.subscribe();
     let inventory = move || inventory.borrow().inventory.clone();
-    limiter.run(channels.view.subscribe(), channels.kubelet.subscribe(), inventory, &channels.driver_limits).await;
+    let (view, kubelet, sizes) = (channels.view.subscribe(), channels.kubelet.subscribe(), channels.sizes.subscribe());
+    limiter.run(view, kubelet, sizes, inventory, &channels.driver_limits).await;
 }
 
 async fn partition(mut reconciler: Reconciler, channels: &Channels, heartbeat: &watch::Sender<Instant>) {
@@ -284,12 +381,19 @@ fn idle_scan(scans: &mut u32) -> Scan {
     if scans.is_multiple_of(FULL_SCAN_EVERY) { Scan::Full } else { Scan::Quick }
 }
 
-async fn report(origins: &Origins, channels: &Channels, calls: &Calls, mps: &Mps, writer: &mut Writer, boot_id: &str) {
+async fn report(
+    (origins, sandboxes): (&Origins, &Option<Sandboxes>),
+    channels: &Channels,
+    calls: &Calls,
+    mps: &Mps,
+    writer: &mut Writer,
+    boot_id: &str,
+) {
     let mut mps = mps.subscribe();
     let (mut state, mut view) = (channels.state.subscribe(), channels.view.subscribe());
     let (mut kubelet, mut watched) = (channels.kubelet.subscribe(), channels.watched.subscribe());
-    let (mut unlisted, mut bypasses) = (channels.unlisted.subscribe(), channels.bypasses.subscribe());
-    let mut other_limits = channels.other_limits.subscribe();
+    let (mut attributed, mut bypasses) = (channels.attributed.subscribe(), channels.bypasses.subscribe());
+    let (mut other_limits, mut sizes) = (channels.other_limits.subscribe(), channels.sizes.subscribe());
     let known = watched.wait_for(|watched| watched.desired.is_some()).await;
     let Ok(first) = known.map(|watched| watched.first_status.clone()) else { return };
     let earlier = first.clone().unwrap_or_default();
@@ -297,6 +401,7 @@ async fn report(origins: &Origins, channels: &Channels, calls: &Calls, mps: &Mps
     writer.continue_from(first);
     let (mut limit, mut overwritten) = (RateLimit::new(Instant::now()), 0);
     let origin = |pid: u32| (command(&origins.proc_root, pid), origins.of(pid));
+    let sandbox = |device: &Device, owner: &DeviceOwner| sandboxes.as_ref()?.of(device, owner);
     loop {
         let next = {
             let state = state.borrow_and_update();
@@ -305,8 +410,10 @@ async fn report(origins: &Origins, channels: &Channels, calls: &Calls, mps: &Mps
                 view: &view.borrow_and_update(),
                 mps: &mps.borrow_and_update(),
                 kubelet: &kubelet.borrow_and_update(),
-                unlisted: &unlisted.borrow_and_update(),
+                processes: &attributed.borrow_and_update(),
+                sandbox: &sandbox,
                 bypasses: &bypasses.borrow_and_update(),
+                sizes: &sizes.borrow_and_update(),
                 other_limits: &other_limits.borrow_and_update(),
                 nvml_call: calls.in_progress(),
                 origin: &origin,
@@ -344,9 +451,10 @@ async fn report(origins: &Origins, channels: &Channels, calls: &Calls, mps: &Mps
             Ok(()) = view.changed() => {}
             Ok(()) = kubelet.changed() => {}
             Ok(()) = mps.changed() => {}
-            Ok(()) = unlisted.changed() => {}
+            Ok(()) = attributed.changed() => {}
             Ok(()) = bypasses.changed() => {}
             Ok(()) = other_limits.changed() => {}
+            Ok(()) = sizes.changed() => {}
             Ok(()) = watched.changed() => {
                 let now = watched.borrow_and_update().overwritten;
                 if std::mem::replace(&mut overwritten, now) != now {
@@ -364,7 +472,7 @@ async fn plugin(
     args: &Args,
     client: &Client,
     channels: &Channels,
-    (handover, mps, seen): (HandoverCheck, Mps, &SeenPods),
+    (handover, mps, seen, sandboxes): (HandoverCheck, Mps, &SeenPods, Option<Sandboxes>),
     metrics: Metrics,
     stop: CancellationToken,
 ) {
@@ -379,6 +487,7 @@ async fn plugin(
         handover,
         mps: Some(mps),
         driver_limits: channels.driver_limits.subscribe(),
+        sandboxes,
     };
     tokio::select! {
         () = kubelet::run(args.plugin.clone(), driver_root.host, client.clone(), exchange, metrics, stop) => {}
@@ -387,8 +496,8 @@ async fn plugin(
 }
 
 async fn watch_pods(args: &Args, client: &Client, channels: &Channels, seen: &SeenPods) {
-    let Channels { requests, containers, other_limits, .. } = channels;
-    pod_watch::watch(client.clone(), &args.plugin.node_name, requests, containers, other_limits, seen).await;
+    let Channels { requests, containers, other_limits, compute, .. } = channels;
+    pod_watch::watch(client.clone(), &args.plugin.node_name, requests, containers, other_limits, compute, seen).await;
 }
 
 /// Checks the variables of containers, if enabled.

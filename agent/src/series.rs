@@ -2,33 +2,50 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicI64},
 };
 
-use gputenancy_service::metrics::{Gauges, Labels};
+use gputenancy_service::metrics::Labels;
+use prometheus_client::metrics::{
+    family::Family,
+    gauge::{Atomic, Gauge},
+};
 
 /// Gauges by labels; clones share their values.
-#[derive(Clone)]
-pub struct Series<const N: usize> {
-    gauges: Gauges<N>,
+pub struct Series<const N: usize, V = i64, A = AtomicI64> {
+    gauges: Family<Labels<N>, Gauge<V, A>>,
     /// Labels with a gauge.
     shown: Arc<Mutex<BTreeSet<Labels<N>>>>,
 }
 
+impl<const N: usize, V, A> Clone for Series<N, V, A> {
+    fn clone(&self) -> Self {
+        Self { gauges: self.gauges.clone(), shown: self.shown.clone() }
+    }
+}
+
 impl<const N: usize> Series<N> {
+    /// Sets the gauges to these values, which are all. A value above `i64::MAX` counts as that.
+    pub fn set(&self, values: &BTreeMap<Labels<N>, u64>) {
+        let number = |value: &u64| i64::try_from(*value).unwrap_or(i64::MAX);
+        self.replace(&values.iter().map(|(labels, value)| (labels.clone(), number(value))).collect());
+    }
+}
+
+impl<const N: usize, V: Copy, A: Atomic<V> + Default> Series<N, V, A> {
     /// Series of registered gauges.
-    pub fn of(gauges: Gauges<N>) -> Self {
+    pub fn of(gauges: Family<Labels<N>, Gauge<V, A>>) -> Self {
         Self { gauges, shown: Arc::default() }
     }
 
-    /// Sets the gauges to these values, which are all. A value above `i64::MAX` counts as that.
-    pub fn set(&self, values: &BTreeMap<Labels<N>, u64>) {
+    /// Sets the gauges to these values, which are all.
+    pub fn replace(&self, values: &BTreeMap<Labels<N>, V>) {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         for gone in shown.iter().filter(|labels| !values.contains_key(*labels)) {
             self.gauges.remove(gone);
         }
         for (labels, value) in values {
-            self.gauges.get_or_create(labels).set(i64::try_from(*value).unwrap_or(i64::MAX));
+            self.gauges.get_or_create(labels).set(*value);
         }
         *shown = values.keys().cloned().collect();
     }
@@ -36,6 +53,7 @@ impl<const N: usize> Series<N> {
 
 #[cfg(test)]
 mod tests {
+    use gputenancy_service::metrics::Gauges;
     use prometheus_client::registry::Registry;
 
     use super::*;

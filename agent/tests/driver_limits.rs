@@ -14,19 +14,27 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
+    sync::Arc,
+    time::{Duration, Instant},
 };
 
 use common::{Sim, built};
 use gputenancy_agent::{
     device::{
-        Device, DeviceId, DeviceOwner, DeviceView, DriverLimits, KubeletView, Limiters, OtherLimiter, Share, ShimState,
+        Device, DeviceId, DeviceOwner, DeviceView, DriverLimits, KubeletView, Limiters, OtherLimiter, Owners, Share,
+        ShimState,
     },
-    enforcement::driver::{Cgroups, DriverLimiter},
+    enforcement::{
+        Resizer, ShareFiles, ShareSizes,
+        driver::{Cgroups, DriverLimiter},
+    },
     gpu::{Calls, Deadlines, DriverRoot, Inventory, NodePaths, NvmlThread, Scan},
     metrics::Metrics,
 };
-use gputenancy_crds::SharingMode;
+use gputenancy_crds::{ResizePolicy, SharingMode};
+use gputenancy_ledger::{Ledger, Mapped, Usage};
 use silicon::memory_limits::MemoryLimits;
+use tokio::sync::watch;
 
 /// MiB of a share, and of the context that its container has on top.
 const LIMIT: i64 = 1024;
@@ -82,6 +90,7 @@ impl Node {
             compute: None,
             limit_mib: Some(LIMIT),
             pace: None,
+            resize: ResizePolicy::default(),
         };
         Device {
             id: DeviceId::share(&gpu, number),
@@ -178,6 +187,73 @@ async fn limit_of_a_container_holds_a_program_without_the_library_and_its_neighb
     node.reconcile(&[], ShimState::Served).await;
     assert_eq!(node.limits(), []);
     assert!(greedy.exists());
+}
+
+#[tokio::test]
+async fn hard_limit_follows_the_size_of_a_fraction_in_both_directions_and_not_below_present_use() {
+    let Some(node) = Node::new("resize", true).await else { return };
+    let cgroup = node.start("p", "1");
+    let fraction = |mib: i64, resize| {
+        let device = node.device(0);
+        let share =
+            Share { mode: SharingMode::Fraction, limit_mib: Some(mib), resize, ..device.share.clone().unwrap() };
+        Device { share: Some(share), ..device }
+    };
+    let (when_free, force) = (ResizePolicy::WhenFree, ResizePolicy::Force);
+    let first = fraction(LIMIT, when_free);
+    let shares = node.sim.root.path().join("enforcement/shares");
+    let files = ShareFiles::of(&first, &shares).unwrap();
+    files.renew(&first).unwrap();
+    let usage = Mapped::<Usage>::open(&files.usage).unwrap();
+    let ledger = Ledger::join(&usage).unwrap();
+    ledger.reserve((CONTEXT + 900) << 20, u64::MAX).unwrap();
+    let owner = DeviceOwner { namespace: "team".into(), pod: "p".into(), container: "main".into() };
+    let owners = Owners::from([(first.id.clone(), owner)]);
+    let view = watch::Sender::new(DeviceView { generation: 1, devices: vec![first.clone()], ..DeviceView::default() });
+    let kubelet = watch::Sender::new(KubeletView { answered: true, owners, ..KubeletView::default() });
+    let resizer = Resizer {
+        shares,
+        view: view.subscribe(),
+        kubelet: kubelet.subscribe(),
+        publish: Arc::new(|_| Box::pin(async {})),
+        node: "gpu-1".into(),
+    };
+    let sizes = watch::Sender::new(ShareSizes::new());
+    let changed = sizes.subscribe();
+    tokio::spawn(async move { resizer.run(&sizes).await });
+    let (inventory, limiter) = (node.inventory.clone(), limiter(&node.sim, true, &node.nvml));
+    let (of_view, of_kubelet) = (view.subscribe(), kubelet.subscribe());
+    tokio::spawn(async move {
+        let report = watch::Sender::new(DriverLimits::Unknown);
+        limiter.run(of_view, of_kubelet, changed, move || Some(inventory.clone()), &report).await;
+    });
+    let limit = async |mib: u64| {
+        let wanted = [(cgroup.clone(), 0, (mib + CONTEXT) << 20)];
+        while node.limits() != wanted {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    limit(LIMIT.cast_unsigned()).await;
+    let mut took = Vec::new();
+    let mut steps = vec![(1500, when_free, 1500), (1200, when_free, 1200)];
+    // refused: 900 MiB are held; the growth after it shows that the refusal was handled
+    steps.extend([(1300, when_free, 1300), (800, force, 900), (2000, force, 2000)]);
+    for (mib, policy, expected) in steps {
+        let begun = Instant::now();
+        view.send_modify(|view| view.devices = vec![fraction(mib, policy)]);
+        limit(expected).await;
+        took.push(begun.elapsed().as_micros());
+    }
+    view.send_modify(|view| view.devices = vec![fraction(800, when_free)]);
+    ledger.release(50 << 20);
+    view.send_modify(|view| view.devices = vec![fraction(850, when_free)]);
+    limit(850).await;
+    println!("from the agent's device view to the driver's limit, in µs: {took:?}");
+    assert_eq!(ledger_used(&files), (CONTEXT + 850) << 20);
+}
+
+fn ledger_used(files: &ShareFiles) -> u64 {
+    Mapped::<Usage>::read_counts(&files.usage).unwrap().used()
 }
 
 #[tokio::test]

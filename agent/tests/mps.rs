@@ -135,6 +135,7 @@ fn devices() -> BTreeMap<DeviceId, Device> {
             compute: Some(compute),
             limit_mib: None,
             pace: None,
+            resize: gputenancy_crds::ResizePolicy::default(),
         }),
         numa: None,
         cordoned: false,

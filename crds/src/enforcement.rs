@@ -4,7 +4,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::{Isolation, MemoryText, UnscrubbedMemory, tolerant};
+use crate::{Isolation, MemoryText, Trust, UnscrubbedMemory, tolerant};
 
 /// What is demanded of the limits of shares.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq)]
@@ -20,6 +20,10 @@ pub struct Enforcement {
     /// API, which respects PodDisruptionBudgets; the annotation gputenancy.io/do-not-evict does not prevent it.
     #[serde(default)]
     pub on_bypass: OnBypass,
+    /// The same for pods of tenants with trust: Trusted. Default: as onBypass. Warn keeps the pods of trusted teams running where others are
+    /// evicted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_bypass_by_trusted: Option<OnBypass>,
     /// Policy for nodes whose driver does not overwrite freed GPU memory (registry key RMDisableScrubOnFree). A pod can read data of an earlier
     /// pod there. Refuse: no new pod gets a device; running pods keep theirs. Accept: devices are served; for pools of one team.
     #[serde(default, skip_serializing_if = "UnscrubbedMemory::is_refuse")]
@@ -30,6 +34,12 @@ impl Enforcement {
     /// Is it the default, which is not written?
     pub fn is_default(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// What follows a bypass by a pod of a tenant with this trust; `None`: the pod is of no tenant.
+    pub fn on_bypass_by(&self, trust: Option<Trust>) -> OnBypass {
+        let trusted = self.on_bypass_by_trusted.filter(|_| trust == Some(Trust::Trusted));
+        trusted.unwrap_or(self.on_bypass)
     }
 }
 

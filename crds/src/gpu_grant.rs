@@ -61,6 +61,10 @@ pub struct GpuGrantSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub ingress_hosts: Option<Vec<String>>,
+    /// The namespace has a virtual cluster. Its syncer, the ServiceAccount `vc-TENANT`, may create pods without a GPU that tolerate a cordon, as
+    /// DaemonSets made inside do.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub virtual_cluster: bool,
     /// Queues of a batch scheduler that labels may name. Others are refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]

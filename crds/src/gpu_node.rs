@@ -8,8 +8,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Advertiser, AllocationPolicy, Bypass, ChangePhase, InstanceSpec, Isolation, Layout, MemoryScrub, MemoryText,
-    MigManagerRun, NodeEnforcement, Partitioner, ShareMinimum, Sharing, tolerant::Extensible,
+    Advertiser, AllocationPolicy, Bypass, ChangePhase, DeviceOwner, DeviceProcesses, GhostMemory, InstanceSpec,
+    Isolation, Layout, MemoryScrub, MemoryText, MigManagerRun, NodeEnforcement, Partitioner, Sandbox, ShareMinimum,
+    Sharing, tolerant::Extensible,
 };
 
 /// Desired layout of the GPUs of one node. Written by the operator only.
@@ -307,6 +308,10 @@ pub struct GpuState {
     /// Monitoring daemons are such processes. No change waits for them. At most 8 are listed; the agent's metric counts all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unlisted: Vec<Holder>,
+    /// Memory of the GPU or of its MIG instances that no living process explains. A device with an owner or a living process stays in use; one
+    /// without either is withdrawn (unexplainedMemory).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ghost_memory: Vec<GhostMemory>,
     /// Last failed NVML call for the present spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<GpuError>,
@@ -413,6 +418,12 @@ pub struct DeviceState {
     /// Processes that NVML lists on it.
     #[serde(default)]
     pub clients: i32,
+    /// The same by container, the owner's first, with tenant and memory; at most 16 containers. Left out when the status would exceed 16 KiB.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub processes: Vec<DeviceProcesses>,
+    /// Containers with processes on it that `processes` does not list.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub more_containers: i32,
 }
 
 /// A share that the agent serves.
@@ -426,18 +437,26 @@ pub struct ShareState {
     /// The owner uses memory past the limit of the share; absent while it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bypass: Option<Bypass>,
+    /// Memory that programs of the owner may allocate now, of a fraction whose memory the agent limits; absent without an owner. The planner
+    /// counts no less for the share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryText>,
+    /// A smaller memory that is refused because the owner holds more; absent while there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused_resize: Option<RefusedResize>,
+    /// The owner's pod runs in a sandbox, which does not get the library that limits memory; absent for other pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<Sandbox>,
 }
 
-/// A container of a pod.
-#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// A smaller memory of a fraction that its owner does not get, because it holds more.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
-pub struct DeviceOwner {
-    /// Namespace of the pod.
-    pub namespace: String,
-    /// Name of the pod.
-    pub pod: String,
-    /// Name of the container.
-    pub container: String,
+pub struct RefusedResize {
+    /// The memory in the layout.
+    pub memory: MemoryText,
+    /// Memory that the owner held when the change was refused.
+    pub used: MemoryText,
 }
 
 /// A process on a device that kubelet did not allocate to its container.

@@ -45,6 +45,7 @@ use crate::{ChangePhase, DurationText, Enforcement, MigManagerRules, Rollout, Ro
     validation = Rule::new("!has(self.strategy) || self.strategy != 'Single' || ((!has(self.layout.mode) || self.layout.mode == 'Demand') && (!has(self.layout.spare.policy) || self.layout.spare.policy == 'Keep'))").message("spec.layout: with strategy: Single every GPU of the pool has as many instances of the profile as fit; leave layout out, or write strategy: Mixed"),
     validation = Rule::new("!has(self.strategy) || self.strategy != 'Single' || ((!has(self.advertiser) || self.advertiser == 'Agent') && (!has(self.partitioner) || self.partitioner == 'Agent'))").message("spec.strategy: Single needs advertiser: Agent and partitioner: Agent; for NVIDIA's device plugin set its own flag --mig-strategy, and write strategy: Mixed here"),
     validation = Rule::new("!has(self.enforcement) || !has(self.enforcement.minimum) || self.enforcement.minimum == 'None' || !has(self.advertiser) || self.advertiser == 'Agent'").message("spec.enforcement.minimum: NVIDIA's device plugin serves shares without a limit; write advertiser: Agent, or minimum: None"),
+    validation = Rule::new("!has(self.enforcement) || !has(self.enforcement.onBypassByTrusted) || self.enforcement.onBypassByTrusted == 'Warn' || !has(self.advertiser) || self.advertiser == 'Agent'").message("spec.enforcement.onBypassByTrusted: nothing limits the memory of shares of NVIDIA's device plugin, so no pod is found to bypass a limit; write advertiser: Agent, or leave onBypassByTrusted out"),
     validation = Rule::new("!has(self.enforcement) || !has(self.enforcement.onBypass) || self.enforcement.onBypass == 'Warn' || !has(self.advertiser) || self.advertiser == 'Agent'").message("spec.enforcement.onBypass: nothing limits the memory of shares of NVIDIA's device plugin, so no pod is found to bypass a limit; write advertiser: Agent, or leave onBypass out"),
     validation = Rule::new("!has(self.layout.fixed) || self.layout.fixed.all(f, f.profiles.all(p, p.name in self.profiles))").message("spec.layout.fixed: every profile named here must be one of the pool's; add it to spec.profiles"),
 )]
@@ -358,9 +359,13 @@ pub struct Disruption {
     #[serde(default)]
     pub unmanaged_pods: UnmanagedPods,
     /// Effect of the annotation `gputenancy.io/do-not-evict: "true"`, which any team may write on its pods. Honor: a change waits for such pods
-    /// without end, and lists them. Ignore: they are evicted like other pods, so that no team can keep a guarantee of another one unmet.
+    /// during doNotEvictFor, and lists them. Ignore: they are evicted like other pods.
     #[serde(default)]
     pub do_not_evict: DoNotEvict,
+    /// How long the annotation holds after the creation of a pod. Later the pod is evicted like others, so that no team can keep a
+    /// guarantee of another one unmet without end.
+    #[serde(default = "one_week")]
+    pub do_not_evict_for: DurationText,
     /// Permit a change that removes the last device of a profile while pods use that profile. Otherwise such a change is refused with
     /// the reason OutageRefused.
     #[serde(default)]
@@ -403,7 +408,7 @@ pub enum UnmanagedPods {
 /// Effect of the annotation by which a pod asks not to be evicted.
 #[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum DoNotEvict {
-    /// A change waits for the pod.
+    /// A change waits for the pod, for a limited time.
     #[default]
     Honor,
     /// The pod is evicted like others.
@@ -420,6 +425,7 @@ impl Default for Disruption {
             on_timeout: OnTimeout::default(),
             unmanaged_pods: UnmanagedPods::default(),
             do_not_evict: DoNotEvict::default(),
+            do_not_evict_for: one_week(),
             allow_outage: false,
         }
     }
@@ -427,6 +433,10 @@ impl Default for Disruption {
 
 fn no_notice() -> DurationText {
     text("0s")
+}
+
+fn one_week() -> DurationText {
+    text("168h")
 }
 
 fn half_an_hour() -> DurationText {

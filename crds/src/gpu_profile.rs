@@ -5,7 +5,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::{Interval, Isolation, MemoryText, SharingMode};
+use crate::{ComputeMode, Interval, Isolation, MemoryText, ResizePolicy, SharingMode};
 
 /// Most pods that share one GPU without evidence or a reason: NVIDIA's guides start with 2 to 4, and use 8 for development.
 pub const DEFAULT_MAX_REPLICAS: i32 = 8;
@@ -267,14 +267,24 @@ pub struct Mps {
 
 /// A share of stated memory and compute; the agent limits both in the container.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
+#[x_kube(validation = Rule::new("self.compute < 100 || !has(self.computeMode) || self.computeMode == 'Strict'").message("spec.device.fraction.computeMode: a fraction with compute: 100 has the whole GPU's time already; leave computeMode out, or write a lower compute"))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Fraction {
     /// Memory of one share, a quantity of bytes such as `10Gi`.
     #[schemars(extend("pattern" = MemoryText::POSITIVE, "minimum" = 1))]
     pub memory: MemoryText,
-    /// Largest part of the GPU's time, in percent: a limit, not a guarantee.
+    /// Part of the GPU's time, in percent: the largest part with computeMode Strict, the part next to busy neighbours with Burst.
     #[schemars(range(min = 1, max = 100))]
     pub compute: i32,
+    /// Whether a pod may use GPU time that other pods leave idle. Strict: never more than `compute`. Burst: more while neighbours are idle; they
+    /// get their percentage back when they have work. Among pods with Burst, those with the highest PriorityClass get the idle time.
+    #[serde(default, skip_serializing_if = "ComputeMode::is_default")]
+    pub compute_mode: ComputeMode,
+    /// What happens to running pods that hold more than a smaller `memory`. WhenFree: such a pod keeps its limit until it has freed enough,
+    /// and condition Resized names it. Force: the limit falls to what the pod holds, then as the pod frees memory; further
+    /// allocations fail.
+    #[serde(default, skip_serializing_if = "ResizePolicy::is_default")]
+    pub resize: ResizePolicy,
 }
 
 /// How far a tenant is trusted, from least to most.

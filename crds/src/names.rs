@@ -29,8 +29,10 @@ pub const QUOTA: &str = "gputenancy";
 pub const FINALIZER: &str = "gputenancy.io/finalizer";
 /// Annotation on nodes: the taint that the operator added, as `key=value:effect`.
 pub const TAINTED: &str = "gputenancy.io/tainted";
-/// Annotation on pods; `true`: a change waits for them and never evicts them.
+/// Annotation on pods; `true`: a change waits for them during `doNotEvictFor` after their creation.
 pub const DO_NOT_EVICT: &str = "gputenancy.io/do-not-evict";
+/// Annotation on pods; `true`: nothing is launched on their shares, and their memory stays allocated.
+pub const SUSPEND_COMPUTE: &str = "gputenancy.io/suspend-compute";
 /// Annotation on pods that will be evicted: deadline and reason.
 pub const EVICTION_NOTICE: &str = "gputenancy.io/eviction-notice";
 

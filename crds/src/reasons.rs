@@ -77,7 +77,7 @@ table! { TYPES:
     "Reconciling", "all", "Work is in progress.", "Wait.";
     "Stalled", "all", "No progress until something outside changes.", "Do what the message says.";
     "NamespacesReady", "GpuTenant", "All namespaces exist and belong to the tenant.", "See the reason.";
-    "PolicyReady", "GpuTenant", "Grant, network policy, limits and role bindings are written.", "See the reason.";
+    "PolicyReady", "GpuTenant", "Grant, network policy, limits and role bindings are written. In status.virtualCluster: the namespace has its grant and quota, and where configured its LimitRange and NetworkPolicy. No new control plane is written before.", "See the reason.";
     "QuotaReady", "GpuTenant", "The enforced quotas add up to the budget.", "See the reason.";
     "CapacityReady", "GpuTenant", "Every guaranteed device exists.", "See the reason.";
     "PullSecretsReady", "GpuTenant", "Image pull secrets are copied; only with spec.imagePullSecrets.", "See the reason.";
@@ -88,6 +88,7 @@ table! { TYPES:
     "EnforcementMet", "GpuPool", "Every node of the pool can limit shares as spec.enforcement.minimum demands; only with a minimum other than None.", "See the reason.";
     "AgentSilent", "GpuPool", "The agent of a node does not report: its devices do not count as free, and no change starts there.", "Do what the message says; all resumes when the agent returns.";
     "NvmlReady", "GpuNode", "NVML responds.", "See the reason.";
+    "Resized", "GpuProfile", "No running pod has more memory than device.fraction.memory. The condition exists only while it is False.", "See the reason.";
     "IntervalApplied", "GpuProfile", "The length of time-slices is set; only with device.timeSlice.interval other than Default.", "See the reason.";
     "RolledOut", "GpuPool", "Nothing new waits for its soak time; only with spec.rollout.", "See the reason.";
     "MpsReady", "GpuNode", "The MPS daemons of shared GPUs run; only with MPS shares.", "See the reason.";
@@ -100,7 +101,7 @@ table! { TYPES:
     "ControlPlaneReady", "GpuTenant (status.virtualCluster)", "The control plane of the virtual cluster runs.", "See the reason.";
     "KubeconfigReady", "GpuTenant (status.virtualCluster)", "The Secret with the team's kubeconfig has a valid token.", "See the reason.";
     "CapacityShown", "GpuTenant (status.virtualCluster)", "Nodes inside the virtual cluster show the tenant's budget.", "See the reason.";
-    "CatalogShown", "GpuTenant (status.virtualCluster)", "The virtual cluster has the tenant's catalog and the RuntimeClasses that its pods may name.", "See the reason.";
+    "CatalogShown", "GpuTenant (status.virtualCluster)", "The virtual cluster has the tenant's catalog, and the RuntimeClasses and PriorityClasses that its pods may name.", "See the reason.";
     "gputenancy.io/QuotaAvailable", "ReplicaSet, StatefulSet, Job", "The quota now has headroom for a pod that it refused; the update makes the controller retry.", "None.";
 }
 
@@ -114,8 +115,8 @@ reasons! { CONDITIONS:
     BACKEND_NOT_INSTALLED = "BackendNotInstalled", "GpuTenant", "The API server has no custom resources of Flux or Argo CD, which is to install the virtual cluster.", "Install what the message names.";
     BACKEND_NOT_OFFERED = "BackendNotOffered", "GpuTenant", "The chart does not offer spec.virtualCluster.backend.", "Set the chart value that the message names.";
     BUDGET_SHOWN = "BudgetShown", "GpuTenant", "Nodes of the virtual cluster show the tenant's budget.", "None.";
-    CATALOG_NOT_WRITTEN = "CatalogNotWritten", "GpuTenant", "The catalog or a RuntimeClass inside the virtual cluster cannot be read or written.", "Do what the message says: usually remove a webhook, policy or finalizer inside that is in the way.";
-    CATALOG_WRITTEN = "CatalogWritten", "GpuTenant", "The catalog and the RuntimeClasses inside the virtual cluster are as they should be.", "None.";
+    CATALOG_NOT_WRITTEN = "CatalogNotWritten", "GpuTenant", "The catalog or a class inside the virtual cluster cannot be read or written.", "Do what the message says: usually remove a webhook, policy or finalizer inside that is in the way.";
+    CATALOG_WRITTEN = "CatalogWritten", "GpuTenant", "The catalog and the classes inside the virtual cluster are as they should be.", "None.";
     CHANGE_FAILED = "ChangeFailed", "GpuPool", "A change failed and the old layout is back.", "Read the message; retried with exponential backoff, and at once when an object changes.";
     CHANGE_PLANNED = "ChangePlanned", "GpuPool", "GPUs are to be changed and have not started.", "Wait for the window or the limit that the message names.";
     CHANGE_STUCK = "ChangeStuck", "GpuPool", "Neither the new nor the old layout can be reached.", "Do what the message says: usually end a process, reset the GPU or restart the node.";
@@ -141,6 +142,7 @@ reasons! { CONDITIONS:
     GPU_MISSING = "GpuMissing", "GpuNode", "The spec names GPUs that NVML does not list.", "Restart the node; replace the GPU if it stays away.";
     GPU_UNHEALTHY = "GpuUnhealthy", "GpuNode", "A critical Xid or uncorrectable ECC error was reported.", "Reset or replace the GPU.";
     GRANTED = "Granted", "GpuTenant", "Each namespace has its grant.", "None.";
+    MEMORY_IN_USE = "MemoryInUse", "GpuProfile", "Running pods hold more than device.fraction.memory and keep their former limit; the planner counts that one.", "Restart the pods that the message names, or set device.fraction.resize: Force.";
     INTERVAL_NOT_APPLIED = "IntervalNotApplied", "GpuProfile", "NVML cannot set the length of time-slices; the driver's default is used.", "Set it with nvidia-smi compute-policy on the nodes; the condition stays until the field is left out.";
     INVALID_SPEC = "InvalidSpec", "GpuPool, GpuProfile", "A field has a value that cannot be used.", "Correct the field that the message names.";
     INVALID_WINDOW = "InvalidWindow", "GpuPool", "A maintenance window cannot be parsed; no change starts.", "Correct spec.disruption.windows.";
@@ -235,6 +237,8 @@ reasons! { EVENTS:
     CORDONED = "Cordoned", "GpuNode", "The node is cordoned for a change under NVIDIA's device plugin.", "None; it is uncordoned afterwards.";
     CORDON_ANNOTATION_REMOVED = "CordonAnnotationRemoved", "GpuNode", "The mark of the operator's cordon was removed; the node is schedulable already.", "None.";
     DEVICE_PLUGIN_CONFIG_REPAIRED = "DevicePluginConfigRepaired", "GpuNode, ConfigMap", "Another client changed a config for NVIDIA's device plugin, or the label that selects it; it is restored.", "Change the GpuPool or GpuProfile instead.";
+    COMPUTE_RESUMED = "ComputeResumed", "Pod", "Kernels of a container on a share are launched again.", "None.";
+    COMPUTE_SUSPENDED = "ComputeSuspended", "Pod", "No kernel of a container is launched on its share, because the pod has the annotation gputenancy.io/suspend-compute; its memory stays allocated.", "Remove the annotation to resume.";
     DEVICE_PLUGIN_RESTARTED = "DevicePluginRestarted", "GpuNode", "NVIDIA's device plugin is restarted to read the new layout.", "None.";
     EVICTED = "Evicted", "Pod", "The pod owned a device that is removed, or bypassed the memory limit of its share in a pool with onBypass: Evict.", "None; its controller replaces it. Correct a program that bypasses the limit.";
     EVICTION_CANCELLED = "EvictionCancelled", "Pod", "The change is over and the pod stays.", "None.";
@@ -257,6 +261,9 @@ reasons! { EVENTS:
     GPU_PROGRAM_FAULT = "GpuProgramFault", "GpuNode, Pod", "The driver reported an Xid error that a program causes.", "Look at the log of the program. On a shared GPU a program of another share may be the cause.";
     GPU_HARDWARE_FAULT = "GpuHardwareFault", "GpuNode, Pod", "The driver reported an Xid or ECC error of the GPU. It gets no new pods.", "Reset or replace the GPU; delete pods that have failed.";
     GPU_NODE_FAULT = "GpuNodeFault", "GpuNode, Pod", "The GPU does not answer until its node restarts. It gets no new pods.", "Drain the node and restart it; delete pods that have failed.";
+    GHOST_MEMORY = "GhostMemory", "GpuNode", "NVML lists processes that have ended, or more memory in use than its processes hold. A device that a pod owns stays in use. Managed memory of running programs can be the cause.", "Find programs with /dev/nvidia* open on the node, such as lsof lists them, and end them; if there are none and the memory stays after the pods of the device have ended, reset the GPU.";
+    IMAGE_WITHOUT_GLIBC = "ImageWithoutGlibc", "Pod", "The container of a limited share has musl and no glibc: CUDA and the library that limits memory cannot be loaded there.", "Use an image with glibc 2.17 or newer, such as Debian, Ubuntu or UBI.";
+    SANDBOX_NOT_LIMITED = "SandboxNotLimited", "Pod", "The pod runs in a sandbox such as gVisor or Kata, which does not get the library that limits memory.", "Run the pod without the RuntimeClass, or use a MIG instance or a whole GPU. GpuPool.spec.enforcement.minimum: Software refuses such pods.";
     UNEXPLAINED_MEMORY = "UnexplainedMemory", "GpuNode", "Memory of a device is in use and no process uses it. It gets no new pods until the memory is free.", "Find programs with /dev/nvidia* open on the node, such as lsof lists them, and end them; if there are none, reset the GPU.";
     MPS_DAEMON_ENDED = "MpsDaemonEnded", "GpuNode, Pod", "The MPS daemon of a GPU has ended, and with it the CUDA contexts of all pods with shares of the GPU.", "The agent restarts it. Delete pods whose programs do not end by themselves.";
     NAMESPACE_ADOPTED = "NamespaceAdopted", "GpuTenant", "An existing namespace was adopted.", "None.";
@@ -271,7 +278,8 @@ reasons! { EVENTS:
     ROLLED_BACK = "RolledBack", "GpuNode", "A change failed and the old layout is back.", "The message says why.";
     ROLLING_BACK = "RollingBack", "GpuNode", "A change failed; the old layout is being restored.", "The message says why.";
     SHARE_MEMORY_HIGH = "ShareMemoryHigh", "Pod", "A container uses 80 or 90 % of the memory of its share; at 100 % allocations fail.", "Use less memory, or choose a larger share.";
-    SHARE_RESIZED = "ShareResized", "Pod", "Memory or compute of a container's fraction changed, because device.fraction of its GpuProfile did; its programs run on. One that shrinks as its programs free memory has an event a minute.", "None needed; where the memory changed, programs that read it at their start see the old size until they are restarted.";
+    SHARE_RESIZE_REFUSED = "ShareResizeRefused", "Pod", "device.fraction.memory of the GpuProfile became less than a container on a fraction holds: the container keeps its memory limit.", "Let it free memory or restart the pod, or set device.fraction.resize: Force in the GpuProfile.";
+    SHARE_RESIZED = "ShareResized", "Pod", "Memory or compute of a container's fraction changed, because device.fraction of its GpuProfile did; its programs run on. With resize: Force, a fraction that shrinks has at most one event a minute.", "None needed; where the memory changed, programs that read it at their start see the old size until they are restarted.";
     STUCK = "Stuck", "GpuNode", "Neither the new nor the old layout can be reached.", "Do what the message says.";
     TAINTED = "Tainted", "GpuNode", "The node has the taint of its pool.", "None.";
     UNCORDONED = "Uncordoned", "GpuNode", "The operator's cordon is removed.", "None.";
@@ -279,6 +287,9 @@ reasons! { EVENTS:
     VIRTUAL_CLUSTER_REPAIRED = "VirtualClusterRepaired", "GpuTenant", "An object of the virtual cluster had been changed or deleted, and is as rendered again.", "Change spec.virtualCluster instead of its objects.";
     VGPU_UNLICENSED = "VgpuUnlicensed", "GpuNode", "A vGPU has lost its licence, or has none.", "Read the log of nvidia-gridd in the virtual machine, and see that it reaches the licence server.";
     UNTAINTED = "Untainted", "GpuNode", "The taint of the pool is removed.", "None.";
+    SUSPICIOUS_POD = "SuspiciousPod", "GpuTenant", "A pod in the namespace of a virtual cluster has the label of its syncer, and its name does not follow from its annotations. It is charged to the tenant.", "Look at the pod that the message names: it was made or changed in the host namespace, past the syncer.";
+    UPGRADE_STARTED = "UpgradeStarted", "GpuTenant", "The version of the virtual cluster was raised, and its new control plane starts.", "For a snapshot before it run the command of the message.";
+    WAITING_FOR_DEVICE = "WaitingForDevice", "Pod", "Inside a virtual cluster: the pod is within the budget, and no node has a free device for it.", "Do what the message says.";
 }
 
 // Labels that are read or written.
@@ -303,8 +314,10 @@ table! { LABELS:
 
 // Annotations that are read or written.
 table! { ANNOTATIONS:
-    names::DO_NOT_EVICT, "Pod", "With true: a change waits for the pod and never evicts it.", "Set it on pods that must not be interrupted.";
+    names::SUSPEND_COMPUTE, "Pod", "With true: the agent stops kernel launches on the pod's shares of GPUs; its memory stays allocated, and nothing is evicted.", "Remove the annotation to resume. Any user with the right to patch the pod can set and remove it.";
+    names::DO_NOT_EVICT, "Pod", "With true: a change does not evict the pod during GpuPool.spec.disruption.doNotEvictFor after its creation (default 168h); no effect with doNotEvict: Ignore.", "Set it on pods that must not be interrupted; recreate the pod to start the time again.";
     names::EVICTION_NOTICE, "Pod", "Deadline and reason of the coming eviction.", "Written by the operator.";
+    "gputenancy.io/priority-class", "Pod", "PriorityClass that a pod inside a virtual cluster names. Its host pod gets the class if GpuGrant.spec.priorityClasses or policies.priorityClasses lists it, or if it is the cluster's default class.", "Written by a policy inside the virtual cluster.";
     names::TAINTED, "Node", "Taint that the operator added, as key=value:effect.", "Written by the operator.";
     names::CORDONED, "Node", "Time at which the operator cordoned the node.", "Written by the operator.";
     names::CANARY_NODE, "Pod", "Node of the device that the canary pod verifies.", "Written by the operator.";

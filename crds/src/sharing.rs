@@ -50,6 +50,50 @@ impl Interval {
     }
 }
 
+/// What happens to a running pod that holds more than a smaller memory of its fraction. Memory is never taken from it.
+#[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema)]
+pub enum ResizePolicy {
+    /// The pod keeps its memory limit until it holds no more than the new memory: the change is refused for it, and reported.
+    #[default]
+    WhenFree,
+    /// The limit falls to what the pod holds, then as the pod frees memory; further allocations fail.
+    Force,
+}
+
+impl Extensible for ResizePolicy {
+    /// The pod keeps what it has.
+    const UNKNOWN: Self = Self::WhenFree;
+}
+
+impl ResizePolicy {
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+    pub(crate) fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Whether a share may use compute that its neighbours leave idle.
+#[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema)]
+pub enum ComputeMode {
+    /// Never more than its part.
+    #[default]
+    Strict,
+    /// More than its part while neighbours are idle.
+    Burst,
+}
+
+impl Extensible for ComputeMode {
+    /// The mode that takes nothing from anyone.
+    const UNKNOWN: Self = Self::Strict;
+}
+
+impl ComputeMode {
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+    pub(crate) fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// Shares of one GPU without MIG.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[serde(rename_all = "camelCase")]
@@ -79,6 +123,12 @@ pub struct ShareGroup {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub compute: Option<i32>,
+    /// Whether a share may use compute that its neighbours leave idle.
+    #[serde(default, deserialize_with = "crate::tolerant::value", skip_serializing_if = "ComputeMode::is_default")]
+    pub compute_mode: ComputeMode,
+    /// What happens to pods that hold more than a smaller `memory`.
+    #[serde(default, deserialize_with = "crate::tolerant::value", skip_serializing_if = "ResizePolicy::is_default")]
+    pub resize: ResizePolicy,
     /// Their numbers. No number is used twice on a GPU. The id of a share in kubelet is `<UUID of the GPU>::<number>`.
     #[schemars(length(max = 128), inner(range(min = 0, max = 127)))]
     #[x_kube(merge_strategy = ListMerge::Set)]

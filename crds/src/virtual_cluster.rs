@@ -33,8 +33,9 @@ pub struct VirtualCluster {
     #[serde(default)]
     #[x_kube(validation = Rule::new("self == oldSelf").message("spec.virtualCluster.backend: another backend would install a second vCluster; remove spec.virtualCluster first, which deletes a virtual cluster of any backend but External"))]
     pub backend: VirtualClusterBackend,
-    /// Version of vCluster, such as `0.36.1`: one of the Helm value `virtualClusters.charts`. It may be raised by one minor version at a time,
-    /// and not lowered, except to the former version of an upgrade that has not been ready. With `backend: External`: the version that runs.
+    /// Version of vCluster, such as `0.36.1`. It must be one of the Helm value `virtualClusters.charts`; tenants cannot bring a chart. It can be
+    /// raised by one minor version at a time. It cannot be lowered, except to the former version of an upgrade that was never ready. With
+    /// `backend: External`: the version that runs.
     #[schemars(length(min = 5, max = 32), regex(pattern = r"^[0-9]+\.[0-9]+\.[0-9]+$"))]
     pub version: String,
     /// Values of vCluster's chart, merged over the platform's. Keys that isolate tenants are refused, and the message names the first one:
@@ -52,7 +53,8 @@ pub struct VirtualCluster {
     /// How users reach the API server of the virtual cluster. Default: inside this cluster only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expose: Option<Expose>,
-    /// The kubeconfig for the team.
+    /// The kubeconfig for the team, in the Secret `gputenancy-kubeconfig` of the tenant's namespace. The controller cannot write it elsewhere: copy
+    /// the Secret with your own tools.
     #[serde(default)]
     pub kubeconfig: Kubeconfig,
     /// Stop the control plane and delete the virtual cluster's pods. Its data stays.
@@ -227,7 +229,7 @@ pub struct VirtualClusterStatus {
     /// When the deletion of the virtual cluster began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deleting_since: Option<Time>,
-    /// Ready, ChartRendered, ControlPlaneReady, KubeconfigReady, CapacityShown, CatalogShown.
+    /// Ready, PolicyReady, ChartRendered, ControlPlaneReady, KubeconfigReady, CapacityShown, CatalogShown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,

@@ -125,6 +125,9 @@ pub struct StatusArgs {
     /// Only this node.
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
+    /// List the containers with processes on each device as well, with their memory. JSON and YAML always have them.
+    #[arg(long)]
+    pub processes: bool,
     /// File of `kubectl gpu snapshot` to read instead of a running cluster; may be given more than once.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub snapshot: Vec<PathBuf>,

@@ -96,7 +96,7 @@ async fn print_status(args: &StatusArgs, cluster: &ClusterArgs) -> Result<u8, Bo
     };
     let mut report = status::report(&world, &Filter { pool: args.pool.clone(), node: args.node.clone() })?;
     report.not_visible = not_visible;
-    anstream::print!("{}", render::document(&report, args.output, || render::status(&report))?);
+    anstream::print!("{}", render::document(&report, args.output, || render::status(&report, args.processes))?);
     Ok(0)
 }
 

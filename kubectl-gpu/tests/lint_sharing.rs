@@ -235,6 +235,7 @@ fn lint_accepts_the_samples_of_shares() {
     let files = [
         ("time-slicing.yaml", 8),
         ("fractions.yaml", 4),
+        ("burst.yaml", 4),
         ("nvidia-plugin.yaml", 2),
         ("mig-slices.yaml", 3),
         ("mps.yaml", 4),

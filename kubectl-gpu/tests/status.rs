@@ -23,7 +23,7 @@ fn all(world: &World) -> FleetStatus {
 }
 
 fn plain(report: &FleetStatus) -> String {
-    anstream::adapter::strip_str(&render::status(report)).to_string()
+    anstream::adapter::strip_str(&render::status(report, false)).to_string()
 }
 
 fn gpu<'a>(report: &'a FleetStatus, node: &str, index: i32) -> &'a GpuStatus {
@@ -40,6 +40,27 @@ fn status_shows_every_device_with_its_pod() {
     let report = all(&world(SHARING));
     insta::assert_snapshot!(plain(&report));
     insta::assert_json_snapshot!("status_as_json", report);
+}
+
+#[test]
+fn status_lists_processes_by_container_with_tenant_and_memory_and_ghosts() {
+    let mut world = world(SHARING);
+    let node = std::sync::Arc::make_mut(world.fleet.gpu_nodes.get_mut("gpu-1").unwrap());
+    let gpu = node.status.as_mut().unwrap().gpus.first_mut().unwrap();
+    let device = gpu.devices_mut().find(|device| device.owner.is_some()).unwrap();
+    let processes = json!([
+        {"container": device.owner, "count": 2, "memory": "16896Mi"},
+        {"container": {"namespace": "other", "pod": "spy", "container": "main"}, "tenant": "t", "count": 1},
+        {"count": 1, "memory": "256Mi"},
+    ]);
+    device.processes = serde_json::from_value(processes).unwrap();
+    device.more_containers = 3;
+    gpu.ghost_memory = serde_json::from_value(json!([{"start": 4, "pids": [41, 42], "memory": "768Mi"}])).unwrap();
+    let text = anstream::adapter::strip_str(&render::status(&all(&world), true)).to_string();
+    let from = text.find("Processes by container").unwrap();
+    insta::assert_snapshot!(&text[from..].split("\n\n").next().unwrap());
+    assert!(text.contains("768Mi of the instance at 4 in use by no living process"), "{text}");
+    assert!(!plain(&all(&world)).contains("Processes by container"));
 }
 
 #[test]
@@ -153,6 +174,19 @@ fn parts_beside_shares_are_what_the_planner_can_still_place() {
     assert_eq!(part(3), (Some(81_920 - 700 - 3 * (20_480 + 640)), Some(10), true));
     assert_eq!(part(4), (Some(81_920 - 700 - 3 * (10_240 + 640)), Some(25), false));
     assert!(gpu(&report, "gpu-1", 2).unallocated.is_empty(), "time-slices have no parts");
+}
+
+#[test]
+fn memory_that_a_pod_keeps_beyond_a_smaller_size_is_allocated() {
+    let rest = |memory: &str| {
+        let (first, known) =
+            ("{number: 0, ", "device: {resource: gputenancy.io/fraction-10g, allocatable: true, clients: 1");
+        let reported = format!("{first}memory: {memory}, {known}");
+        let text = SHARING.replacen(&format!("{first}{known}"), &reported, 1);
+        assert!(text.contains(&reported));
+        gpu(&all(&world(&text)), "gpu-1", 4).unallocated[0].memory_mib.unwrap()
+    };
+    assert_eq!(rest("10Gi") - rest("12Gi"), 2048);
 }
 
 #[test]

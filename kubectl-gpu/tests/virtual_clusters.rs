@@ -75,7 +75,7 @@ fn rows(text: &str, pods: &[&str]) -> Vec<String> {
 #[test]
 fn status_shows_pods_under_their_names_inside() {
     let report = all(&world(&fleet()));
-    let text = strip(&render::status(&report));
+    let text = strip(&render::status(&report, false));
     let found = rows(&text, &["x-team-c", "server-0", "trainer-0"]);
     let expected = [
         "gpu-1 0 whole GPU used a-prod/trainer-0 team-a nvidia.com/gpu",
@@ -110,7 +110,7 @@ fn status_without_the_right_to_list_pods_shows_host_names() {
     world.pods.clear();
     let mut report = all(&world);
     report.not_visible = vec!["pods of namespace team-c: their names in the virtual cluster".into()];
-    let text = strip(&render::status(&report));
+    let text = strip(&render::status(&report, false));
     assert!(text.contains("  team-c/train-0-x-ml-x-team-c  "), "{text}");
     assert!(
         text.ends_with("Not visible to you\n  - pods of namespace team-c: their names in the virtual cluster\n"),

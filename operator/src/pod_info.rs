@@ -9,7 +9,7 @@ use std::{
 
 use gputenancy_crds::names::is_gpu_resource;
 use gputenancy_engine::{
-    projection::{SlimPod, tenant_label},
+    projection::{SlimPod, queue, tenant_label},
     virtual_pod::{HostPod, Origin, attribute},
 };
 use kube::ResourceExt as _;
@@ -86,6 +86,8 @@ fn labels(tenant: &str, virtual_cluster: Option<&str>, pod: &SlimPod) -> Vec<(&'
         ("virtual_namespace", namespace),
         ("virtual_pod", name),
         ("virtual_uid", uid),
+        // Prometheus treats an empty label as none
+        ("queue", queue(&pod.metadata).unwrap_or_default().to_owned()),
     ]
 }
 
@@ -99,7 +101,9 @@ mod tests {
         let key = |key: &str| format!("vcluster.loft.sh/{key}");
         let mut pod = serde_json::from_value(json!({
             "metadata": {
-                "namespace": "team-a", "name": name, "uid": "u-1", "labels": {key("managed-by"): "team-a", key("namespace"): "ml", "x": "y"},
+                "namespace": "team-a", "name": name, "uid": "u-1", "labels": {
+                    key("managed-by"): "team-a", key("namespace"): "ml", "x": "y", "kai.scheduler/queue": "batch",
+                },
                 "annotations": {
                     key("object-name"): annotated, key("object-namespace"): "ml", key("object-uid"): "v-1", key("object-kind"): "/v1, Kind=Pod",
                     key("object-host-name"): name, key("object-host-namespace"): "team-a", "other": "text",
@@ -124,6 +128,7 @@ mod tests {
         let labels = labels("team-a", Some("team-a"), &pod);
         assert_eq!((of(&labels, "origin"), of(&labels, "virtual_pod")), ("virtual".into(), "train".into()));
         assert_eq!((of(&labels, "virtual_namespace"), of(&labels, "virtual_uid")), ("ml".into(), "v-1".into()));
+        assert_eq!(of(&labels, "queue"), "batch");
     }
 
     #[test]

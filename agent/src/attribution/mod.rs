@@ -1,60 +1,165 @@
-//! The GPU processes of this node by container: those that NVML lists, and those that only have the device file of a GPU open.
+//! The GPU processes of this node by container: those that NVML lists, and those that only have the device file of a GPU open; and memory that none of
+//! them explains.
 //!
-//! [`processes`] decides from the inventory and the open files; this loop reads the files, and publishes metrics and what the status lists.
+//! [`processes`] decides from the inventory and the open files, [`containers`] what the status lists of it, and [`memory`] what holds the memory of
+//! devices; this loop reads the files and the [`tenants`] of namespaces, and publishes metrics, events and what the status lists.
 
+pub mod containers;
+pub mod memory;
+mod notices;
 pub mod processes;
+pub mod tenants;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
 
-use gputenancy_crds::Holder;
-use tokio::{sync::watch, time::sleep};
+use gputenancy_crds::{GhostMemory, Holder};
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
 
-use self::processes::{GpuProcesses, pods, processes};
+use self::{
+    containers::{Containers, Memory, in_steps, text},
+    memory::{Ghosts, all_layers},
+    notices::ghost_memory,
+    processes::{GpuProcesses, pods, processes},
+    tenants::Tenants,
+};
 use crate::{
+    device_memory::{Ghost, Place},
+    event::Publish,
     gpu::{
+        Inventory,
         device_files::gpu_holders,
         process_origin::{Origins, command},
     },
     metrics::Metrics,
     partition::PartitionState,
-    send_if_changed,
+    send_if_changed, to_i32,
 };
 
-/// Interval of the reads of open files. A process is listed when two reads have found it, so that short programs such as nvidia-smi change
-/// no status; a process appears within ten seconds.
+/// Interval of the reads of open files. A process that NVML does not list appears when two reads have found it, so that short programs such as
+/// nvidia-smi change no status; all others with the first one. Each appears within ten seconds.
 const INTERVAL: Duration = Duration::from_secs(4);
+/// After this time an event is given up.
+const PUBLISH_LIMIT: Duration = Duration::from_secs(30);
 /// Most processes listed for one GPU.
 const MOST: usize = 8;
 
 /// Unattributed processes that NVML does not list, by UUID of the GPU.
 pub type Unlisted = BTreeMap<String, Vec<Holder>>;
 
-/// Publishes for as long as it is polled.
-pub async fn run(
-    state: watch::Receiver<PartitionState>,
-    origins: &Origins,
-    metrics: &Metrics,
-    unlisted: &watch::Sender<Unlisted>,
-) {
-    let mut before = BTreeMap::new();
-    loop {
-        sleep(INTERVAL).await;
-        let proc_root = origins.proc_root.clone();
-        // reading the files of thousands of processes blocks
-        let Ok(open) = tokio::task::spawn_blocking(move || gpu_holders(&proc_root)).await else { continue };
-        let (inventory, owners) = {
-            let state = state.borrow();
-            (state.inventory.clone().unwrap_or_default(), state.owners.clone().unwrap_or_default())
-        };
-        let now = processes(&inventory, &owners, &open, &|pid| origins.of(pid));
-        metrics.set_pods(pods(&inventory, &owners));
-        metrics.set_processes(now.iter().flat_map(|(uuid, gpu)| {
+/// What the status lists of processes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Attributed {
+    /// Unattributed processes that NVML does not list.
+    pub unlisted: Unlisted,
+    /// Containers with processes on each device.
+    pub containers: Containers,
+    /// Memory that no living process explains, by UUID of the GPU.
+    pub ghosts: BTreeMap<String, Vec<GhostMemory>>,
+}
+
+/// Attributes the processes of a node.
+pub struct Attributor<'a> {
+    /// Where processes come from.
+    pub origins: &'a Origins,
+    /// Reads the tenants of namespaces.
+    pub tenants: tenants::Read,
+    /// The agent's metrics.
+    pub metrics: &'a Metrics,
+    /// Publishes events.
+    pub publish: &'a Publish,
+    /// Name of the node.
+    pub node: &'a str,
+}
+
+impl Attributor<'_> {
+    /// Publishes for as long as it is polled.
+    pub async fn run(self, state: watch::Receiver<PartitionState>, attributed: &watch::Sender<Attributed>) {
+        let Self { origins, metrics, .. } = &self;
+        let (mut before, mut known) = (BTreeMap::new(), BTreeMap::new());
+        let (mut tenants, mut shown) = (Tenants::new(self.tenants.clone()), Memory::default());
+        let mut ghosts = Ghosts::default();
+        loop {
+            sleep(INTERVAL).await;
+            let proc_root = origins.proc_root.clone();
+            // reading the files of thousands of processes blocks
+            let Ok(open) = tokio::task::spawn_blocking(move || gpu_holders(&proc_root)).await else { continue };
+            let (inventory, owners, answered) = {
+                let state = state.borrow();
+                let (inventory, owners) = (state.inventory.clone(), state.owners.clone());
+                (inventory.unwrap_or_default(), owners.unwrap_or_default(), state.nvml_error.is_none())
+            };
+            let now = processes(&inventory, &owners, &open, &|pid| origins.of(pid));
+            let at = Instant::now();
+            let ghosts = if answered {
+                ghosts.find(&inventory, &now, at)
+            } else {
+                // the inventory is that of before, and processes in it may have ended since
+                ghosts.keep_only(&known);
+                known.clone()
+            };
+            self.count(&inventory, &now, &ghosts);
+            metrics.set_pods(pods(&inventory, &owners));
+            let tenants = tenants.of(namespaces(&now), at).await;
+            let found = Attributed {
+                unlisted: twice(&before, &now, &|pid| command(&origins.proc_root, pid)),
+                containers: shown.show(&now, &tenants, at),
+                ghosts: listed(&inventory, &ghosts, &attributed.borrow().ghosts),
+            };
+            send_if_changed(attributed, found);
+            for (place, ghost) in ghosts.iter().filter(|(place, _)| !known.contains_key(*place)) {
+                tokio::spawn(timeout(PUBLISH_LIMIT, (self.publish)(ghost_memory(self.node, place, ghost))));
+            }
+            (before, known) = (now, ghosts);
+        }
+    }
+
+    fn count(
+        &self,
+        inventory: &Inventory,
+        processes: &BTreeMap<String, GpuProcesses>,
+        ghosts: &BTreeMap<Place, Ghost>,
+    ) {
+        self.metrics.set_processes(processes.iter().flat_map(|(uuid, gpu)| {
             gpu.listed.iter().map(|(container, count)| (uuid.as_str(), container.as_ref(), *count))
         }));
-        metrics.set_unlisted_processes(now.iter().map(|(uuid, gpu)| (uuid.as_str(), gpu.unlisted.len() as u64)));
-        send_if_changed(unlisted, twice(&before, &now, &|pid| command(&origins.proc_root, pid)));
-        before = now;
+        self.metrics
+            .set_unlisted_processes(processes.iter().map(|(uuid, gpu)| (uuid.as_str(), gpu.unlisted.len() as u64)));
+        self.metrics.set_memory(&all_layers(inventory), ghosts);
     }
+}
+
+/// Namespaces of pods with processes that NVML lists.
+fn namespaces(processes: &BTreeMap<String, GpuProcesses>) -> BTreeSet<&str> {
+    let containers = processes.values().flat_map(|gpu| gpu.groups.keys());
+    containers.filter_map(|(_, container)| Some(container.as_ref()?.namespace.as_str())).collect()
+}
+
+/// Ghosts as the status lists them. Memory that has changed by less than a step is as `before`.
+fn listed(
+    inventory: &Inventory,
+    ghosts: &BTreeMap<Place, Ghost>,
+    before: &BTreeMap<String, Vec<GhostMemory>>,
+) -> BTreeMap<String, Vec<GhostMemory>> {
+    let mut all: BTreeMap<String, Vec<GhostMemory>> = BTreeMap::new();
+    for ((uuid, gi), Ghost { pids, bytes }) in ghosts {
+        let mut instances = inventory.gpu(uuid).into_iter().flat_map(|gpu| &gpu.instances);
+        let start = instances.find(|instance| Some(instance.gi) == *gi).map(|instance| to_i32(instance.start));
+        let known = before.get(uuid).into_iter().flatten().find(|ghost| ghost.start == start);
+        let near = known.filter(|ghost| {
+            let shown = ghost.memory.mib().ok().and_then(|mib| u64::try_from(mib).ok());
+            shown.is_some_and(|mib| mib.abs_diff(bytes >> 20) < containers::STEP_MIB)
+        });
+        let memory = near.map_or_else(|| text(in_steps(*bytes)), |ghost| ghost.memory.clone());
+        let pids = pids.iter().take(MOST).map(|pid| i64::from(*pid)).collect();
+        all.entry(uuid.clone()).or_default().push(GhostMemory { start, pids, memory });
+    }
+    all
 }
 
 /// Processes that both reads have found.

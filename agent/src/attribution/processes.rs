@@ -12,9 +12,22 @@ use crate::{
 pub struct GpuProcesses {
     /// Number of processes that NVML lists, by container; `None` for those of the node itself.
     pub listed: BTreeMap<Option<DeviceOwner>, u64>,
+    /// Processes that NVML lists, by GPU instance (`None` for the whole GPU) and container.
+    pub groups: BTreeMap<(Option<u32>, Option<DeviceOwner>), Group>,
+    /// Bytes of processes that NVML lists and that have ended, by id and GPU instance.
+    pub ended: BTreeMap<(u32, Option<u32>), u64>,
     /// Processes that NVML does not list and that have the device file open, unless their pod has a device of the GPU; with their container,
     /// if they are of one.
     pub unlisted: BTreeMap<u32, Option<DeviceOwner>>,
+}
+
+/// The processes of one container on a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Group {
+    /// Their ids.
+    pub pids: BTreeSet<u32>,
+    /// Bytes of those that NVML reports memory of; `None` if it reports none of any.
+    pub memory: Option<u64>,
 }
 
 /// The processes of each GPU, by UUID. `open` are processes with the device file of a GPU open, by the GPU's minor number.
@@ -27,9 +40,22 @@ pub fn processes(
     let of_gpu = |gpu: &ObservedGpu| {
         let clients: BTreeSet<u32> = gpu.clients.iter().map(|process| process.pid).collect();
         let mut found = GpuProcesses::default();
-        let living = clients.iter().map(|pid| origin(*pid)).filter(|origin| *origin != Origin::Ended);
-        for origin in living {
-            *found.listed.entry(container(origin)).or_default() += 1;
+        let origins: BTreeMap<u32, Origin> = clients.iter().map(|pid| (*pid, origin(*pid))).collect();
+        for origin in origins.values().filter(|origin| **origin != Origin::Ended) {
+            *found.listed.entry(container(origin.clone())).or_default() += 1;
+        }
+        for process in &gpu.clients {
+            match origins.get(&process.pid) {
+                Some(Origin::Ended) | None => {
+                    *found.ended.entry((process.pid, process.gi)).or_default() += process.memory.unwrap_or(0);
+                }
+                Some(origin) => {
+                    let group = found.groups.entry((process.gi, container(origin.clone()))).or_default();
+                    group.pids.insert(process.pid);
+                    let both = [group.memory, process.memory].into_iter().flatten();
+                    group.memory = both.reduce(u64::saturating_add);
+                }
+            }
         }
         let owners = owners_of(gpu, owners);
         let holders = open.get(&gpu.minor).into_iter().flatten().filter(|pid| !clients.contains(pid));
@@ -116,6 +142,27 @@ mod tests {
     fn listed_processes_are_counted_by_container() {
         let listed = found(&[1, 2, 3, 5, 8], &[]).listed;
         assert_eq!(listed, [(None, 1), (Some(owner("slice")), 1), (Some(owner("whole")), 2)].into());
+    }
+
+    #[test]
+    fn processes_are_grouped_by_instance_and_container_and_those_that_have_ended_are_kept_apart() {
+        let client = |pid, gi, memory| Process { pid, gi, ci: None, memory };
+        let clients = vec![
+            client(1, Some(7), Some(100)),
+            client(2, Some(7), Some(20)),
+            client(1, Some(8), None),
+            client(8, Some(7), Some(3)),
+        ];
+        let gpu = ObservedGpu { uuid: "GPU-a".into(), clients, ..ObservedGpu::default() };
+        let inventory = Inventory { gpus: vec![gpu], ..Inventory::default() };
+        let found = processes(&inventory, &Owners::new(), &BTreeMap::new(), &origin).remove("GPU-a").unwrap();
+        let group = |pids: &[u32], memory| Group { pids: pids.iter().copied().collect(), memory };
+        let whole = || Some(owner("whole"));
+        assert_eq!(
+            found.groups,
+            [((Some(7), whole()), group(&[1, 2], Some(120))), ((Some(8), whole()), group(&[1], None))].into()
+        );
+        assert_eq!(found.ended, [((8, Some(7)), 3)].into());
     }
 
     #[test]

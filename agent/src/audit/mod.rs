@@ -27,14 +27,15 @@ use tokio::{
 use self::{
     notices::{bypassed, endless, memory_high, resized},
     sample::{Ledgers, OwnedShare, Reads, any_owned, counts, origins, owned, usage},
-    step::{Action, Finding, Observation, ShareState, pause, step},
+    step::{Action, Finding, Observation, ShareState, step},
 };
 use crate::{
     device::{DeviceId, DeviceOwner, DeviceView, KubeletView},
-    enforcement::ShareFiles,
+    enforcement::{ShareFiles, pause},
     event::Publish,
     gpu::{Inventory, process_origin::Origin},
     handover::HandoverCheck,
+    kubelet::sandbox::Sandboxes,
     metrics::{Metrics, ShareFigures},
     send_if_changed,
 };
@@ -55,6 +56,8 @@ pub struct Auditor {
     pub kubelet: watch::Receiver<KubeletView>,
     /// Reads NVML's processes, and finds their containers.
     pub processes: HandoverCheck,
+    /// Which pods run in a sandbox: no limit of the library holds there, and none is bypassed.
+    pub sandboxes: Option<Sandboxes>,
     /// Publishes events.
     pub publish: Publish,
     /// The agent's metrics.
@@ -168,7 +171,9 @@ impl Auditor {
             return Some(Vec::new());
         }
         let unannounced = unannounced?;
-        let shares = owned(&self.view.borrow().devices, &self.kubelet.borrow().owners, &self.shares);
+        let mut shares = owned(&self.view.borrow().devices, &self.kubelet.borrow().owners, &self.shares);
+        let sandboxed = |share: &OwnedShare| self.sandboxes.as_ref()?.of(&share.device, &share.owner);
+        shares.retain(|share| sandboxed(share).is_none());
         let first = counts(&shares);
         let changed = |(id, counts): (&DeviceId, &Counts)| ledgers.get(id).is_none_or(|b| !b.is_unchanged(counts));
         let again = if first.iter().any(changed) { self.read().await } else { None };

@@ -1,4 +1,4 @@
-//! What follows from one sample of a share, and when the next one is. Pure.
+//! What follows from one sample of a share. Pure.
 
 use std::time::Duration;
 
@@ -7,20 +7,11 @@ pub const WINDOW: u32 = 10;
 /// A share counts as bypassed when it exceeds its limit in so many of them. They need not be consecutive: a program could be within its limit in
 /// every third one.
 pub const EXCEEDED: u32 = 3;
-/// Shortest pause between two samples, in milliseconds.
-const SHORTEST: u64 = 250;
-/// By how much a pause can be longer, so that it is two seconds on average.
-const SPREAD: u64 = 3_500;
 /// Samples after an event during which the same event about the same share is not repeated: a container can write any number of bytes
 /// into its ledger, and change it at any time.
-pub const QUIET: u32 = 30;
+pub const QUIET: u32 = 60;
 /// Longest wait of a program for its kernels that is not reported, as in the shim.
 const ENDLESS: Duration = Duration::from_secs(2);
-
-/// The pause before the next sample, of a random number: a program that knew the time of the next sample could be within its limit then.
-pub fn pause(random: u64) -> Duration {
-    Duration::from_millis(SHORTEST + random % (SPREAD + 1))
-}
 
 /// Bytes that the ledger does not count: modules, stacks and heaps of kernels, as far as they do not fit into the 640 MiB that it counts for a
 /// context. `PyTorch` used up to 48 MiB more than its limit on an H200: `docs/development/gpu-results.md`.
@@ -300,7 +291,7 @@ mod tests {
         samples.extend([7_000, 8_100].repeat(40));
         let reported: Vec<usize> =
             high(&samples).iter().enumerate().filter_map(|(at, percent)| percent.map(|_| at)).collect();
-        assert_eq!(reported, [0, 30, 60]);
+        assert_eq!(reported, [0, 60]);
     }
 
     #[test]
@@ -344,15 +335,6 @@ mod tests {
         assert!(state.bypass.is_some());
         let found = actions.iter().flatten().filter(|action| matches!(action, Action::Bypassed(_))).count();
         assert_eq!(found, 1, "one bypass, which does not end between the bursts");
-    }
-
-    #[test]
-    fn pauses_between_samples_are_random_and_two_seconds_on_average() {
-        let pauses = (0..=SPREAD).map(pause);
-        let (shortest, longest) = (pauses.clone().min().unwrap(), pauses.clone().max().unwrap());
-        assert_eq!((shortest.as_millis(), longest.as_millis()), (250, 3_750));
-        assert_eq!(pauses.sum::<Duration>() / u32::try_from(SPREAD + 1).unwrap(), Duration::from_secs(2));
-        assert!(pause(u64::MAX) <= longest);
     }
 
     #[test]

@@ -58,6 +58,7 @@ fn auditor(root: &Path, memory: impl Fn() -> u64 + Send + Sync + 'static) -> (Au
         view: watch::channel(DeviceView { devices: vec![device.clone()], ..DeviceView::default() }).1,
         kubelet: watch::channel(KubeletView { owners, ..KubeletView::default() }).1,
         processes: HandoverCheck::new(Arc::new(read), origins),
+        sandboxes: None,
         publish: Arc::new(|_| Box::pin(async {})),
         metrics: Metrics::default(),
         node: "gpu-1".into(),

@@ -4,9 +4,10 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use gputenancy_crds::SharingMode;
+use gputenancy_crds::{ResizePolicy, SharingMode};
 use gputenancy_ledger::{Damage, Limits, MapError, Mapped, OnMissing, Usage};
 
 use super::CONTEXT_MIB;
@@ -16,6 +17,9 @@ use crate::device::{Device, Share};
 /// as well, for which the limit has a reserve of its own.
 const MARGIN: u64 = 64 << 20;
 
+/// The right to change the memory of shares: each change reads what programs may allocate, and writes it again if they hold too much.
+static RESIZE: Mutex<()> = Mutex::new(());
+
 /// Files of one share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShareFiles {
@@ -23,6 +27,17 @@ pub struct ShareFiles {
     pub limits: PathBuf,
     /// The ledger of one container.
     pub usage: PathBuf,
+}
+
+/// Memory of a fraction that a container has, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size {
+    /// What its programs may allocate now.
+    pub present: u64,
+    /// The memory of the fraction in the layout.
+    pub wanted: u64,
+    /// What its programs hold.
+    pub held: u64,
 }
 
 impl ShareFiles {
@@ -66,7 +81,7 @@ impl ShareFiles {
         }
     }
 
-    /// Makes a share smaller whose programs held more than its new size, as far as they have freed memory. Only where the files exist: they are
+    /// Makes a share smaller whose programs held more than its new size, once they have freed memory. Only where the files exist: they are
     /// created when kubelet allocates the share. `listed`: bytes that NVML lists for its processes, if it does.
     pub fn shrink(&self, device: &Device, listed: Option<u64>) {
         let Ok(limits) = Mapped::<Limits>::open(&self.limits) else { return };
@@ -76,21 +91,49 @@ impl ShareFiles {
         }
     }
 
+    /// Gives the running container of a fraction the memory of the layout as far as its policy permits, and returns what it has then. `None`
+    /// without files, and for other shares, whose memory does not change.
+    pub fn follow(&self, device: &Device) -> Option<Size> {
+        let wanted = resizable(device)?;
+        let alone = alone();
+        let limits = Mapped::<Limits>::open(&self.limits).ok()?;
+        if limits.visible() != wanted
+            && let Ok(limits) = Mapped::<Limits>::open_writable(&self.limits)
+        {
+            self.resize_alone(device, &limits, None, &alone);
+        }
+        Some(Size { present: limits.visible(), wanted, held: self.held(&limits, None) })
+    }
+
     fn resize(&self, device: &Device, limits: &Limits, listed: Option<u64>) {
-        let before = limits.visible();
-        limits.resize(self.memory_for(device, limits, listed));
+        self.resize_alone(device, limits, listed, &alone());
+    }
+
+    /// While no other thread changes the memory of shares.
+    fn resize_alone(&self, device: &Device, limits: &Limits, listed: Option<u64>, _: &MutexGuard<'_, ()>) {
+        let (before, memory) = (limits.visible(), self.memory_for(device, limits, listed));
+        if memory < before && !is_forced(device) && self.held(limits, listed) > memory {
+            return;
+        }
+        limits.resize(memory);
         // what a program allocated since its use was read is not taken from it either
         let held = self.held(limits, listed).min(before);
         if held > limits.visible() {
-            limits.resize(held);
+            limits.resize(if is_forced(device) { held } else { before });
         }
     }
 
-    /// Bytes that running programs may allocate now: the size of the share, or what they hold if that is more, but never more than before. So a
-    /// share that is made smaller under its programs shrinks as they free memory, and none of it is taken from them.
+    /// Bytes that running programs may allocate now. That is the size of the share, unless they hold more: then all that they had before, or
+    /// what they hold if the change is forced, so that the share shrinks as they free memory. None of it is taken from them.
     fn memory_for(&self, device: &Device, present: &Limits, listed: Option<u64>) -> u64 {
-        let wanted = resizable(device).unwrap_or_else(|| present.visible());
-        wanted.max(present.visible().min(self.held(present, listed)))
+        let before = present.visible();
+        let wanted = resizable(device).unwrap_or(before);
+        let held = self.held(present, listed);
+        match held <= wanted {
+            true => wanted,
+            false if is_forced(device) => wanted.max(before.min(held)),
+            false => wanted.max(before),
+        }
     }
 
     /// Bytes that the programs hold, without the context of the first: by their ledger, but not more than NVML lists. A container can write any
@@ -139,6 +182,15 @@ fn resizable(device: &Device) -> Option<u64> {
     memory(device).filter(|_| fraction)
 }
 
+/// Whether a size below what programs hold is to be applied.
+pub(super) fn is_forced(device: &Device) -> bool {
+    device.share.as_ref().is_some_and(|share| share.resize == ResizePolicy::Force)
+}
+
+fn alone() -> MutexGuard<'static, ()> {
+    RESIZE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn bytes(mib: i64) -> u64 {
     u64::try_from(mib).unwrap_or(0) << 20
 }
@@ -175,6 +227,12 @@ mod tests {
     fn sized(mib: i64) -> Device {
         let device = device(0, SharingMode::Fraction, Some(mib), None);
         Device { share: Some(Share { limit_mib: Some(mib), ..device.share.clone().unwrap() }), ..device }
+    }
+
+    /// The same, where a smaller size is forced.
+    fn forced(mib: i64) -> Device {
+        let device = sized(mib);
+        Device { share: Some(Share { resize: ResizePolicy::Force, ..device.share.clone().unwrap() }), ..device }
     }
 
     #[test]
@@ -223,7 +281,7 @@ mod tests {
         // running programs see a changed part of the time
         assert_eq!(limits.pace(), None);
         let turn = Some(Turn { period: 20_000_000, start: 0, length: 5_000_000 });
-        let pace = Some(Pace { percent: 25, turn });
+        let pace = Some(Pace { percent: 25, turn, burst: true });
         let paced = Share { pace, ..share.share.clone().unwrap() };
         files.ensure(&Device { share: Some(paced), ..share.clone() }).unwrap();
         assert_eq!(limits.pace(), pace);
@@ -232,7 +290,36 @@ mod tests {
     }
 
     #[test]
-    fn running_programs_get_the_new_size_and_keep_what_they_hold() {
+    fn smaller_size_is_refused_while_programs_hold_more() {
+        let root = tempfile::tempdir().unwrap();
+        let files = ShareFiles::of(&sized(1000), root.path()).unwrap();
+        files.ensure(&sized(1000)).unwrap();
+        let usage = Mapped::<Usage>::open(&files.usage).unwrap();
+        let ledger = Ledger::join(&usage).unwrap();
+        ledger.reserve(bytes(CONTEXT_MIB + 700), u64::MAX).unwrap();
+        let follow =
+            |device: &Device| files.follow(device).map(|size| [size.present, size.wanted, size.held].map(|b| b >> 20));
+        let refused = Some([1000, 500, 700]);
+        assert_eq!(follow(&sized(500)), refused, "the whole former size");
+        files.ensure(&sized(500)).unwrap();
+        files.shrink(&sized(500), Some(bytes(700)));
+        assert_eq!(follow(&sized(500)), refused);
+        // it allocates within its former size meanwhile
+        ledger.reserve(bytes(200), u64::MAX).unwrap();
+        ledger.release(bytes(399));
+        assert_eq!(follow(&sized(500)), Some([1000, 500, 501]));
+        ledger.release(bytes(1));
+        assert_eq!(follow(&sized(500)), Some([500, 500, 500]), "at once when it is free");
+        assert_eq!(follow(&sized(600)), Some([600, 600, 500]), "growth is immediate");
+        assert_eq!(follow(&forced(400)), Some([500, 400, 500]), "forced: what it holds");
+        let slice = device(0, SharingMode::TimeSlice, None, None);
+        assert_eq!(follow(&slice), None, "its size does not change");
+        fs::remove_file(&files.limits).unwrap();
+        assert_eq!(follow(&sized(600)), None);
+    }
+
+    #[test]
+    fn forced_change_sinks_with_what_programs_hold() {
         let root = tempfile::tempdir().unwrap();
         let files = ShareFiles::of(&sized(1000), root.path()).unwrap();
         files.ensure(&sized(1000)).unwrap();
@@ -241,7 +328,7 @@ mod tests {
         let ledger = Ledger::join(&usage).unwrap();
         ledger.reserve(bytes(CONTEXT_MIB + 700), u64::MAX).unwrap();
         let visible = |mib: i64| {
-            files.ensure(&sized(mib)).unwrap();
+            files.ensure(&forced(mib)).unwrap();
             limits.visible() >> 20
         };
         assert_eq!(visible(1200), 1200);
@@ -269,8 +356,10 @@ mod tests {
         assert_eq!(visible(), 10_000, "all that the ledger counts may be held");
         files.shrink(&sized(2_000), None);
         assert_eq!(visible(), 10_000, "without an answer of NVML");
+        files.shrink(&sized(2_000), Some(bytes(6_000)));
+        assert_eq!(visible(), 10_000, "refused by what NVML lists");
         for (listed, expected) in [(6_000, 6_064), (9_000, 6_064), (2_500, 2_564), (900, 2_000), (9_000, 2_000)] {
-            files.shrink(&sized(2_000), Some(bytes(listed)));
+            files.shrink(&forced(2_000), Some(bytes(listed)));
             assert_eq!(visible(), expected, "{listed} MiB listed");
         }
     }

@@ -45,6 +45,8 @@ pub fn cordon_weak(devices: &mut [Device], minimum: Isolation, limiters: Limiter
 
 #[cfg(test)]
 mod tests {
+    use gputenancy_crds::ResizePolicy;
+
     use super::*;
     use crate::device::OtherLimiter;
 
@@ -61,8 +63,15 @@ mod tests {
 
     #[test]
     fn share_without_a_limit_is_not_enforced_and_mps_limits_itself() {
-        let share =
-            |mode, memory_mib, limit_mib| Share { number: 0, mode, memory_mib, compute: None, limit_mib, pace: None };
+        let share = |mode, memory_mib, limit_mib| Share {
+            number: 0,
+            mode,
+            memory_mib,
+            compute: None,
+            limit_mib,
+            pace: None,
+            resize: ResizePolicy::default(),
+        };
         let means = |share: Share, shim| means(&share, false, with(shim, DriverLimits::NotSupported));
         let served = ShimState::Served;
         assert_eq!(means(share(SharingMode::Mps, Some(1), None), served), Isolation::Server);

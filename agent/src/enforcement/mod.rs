@@ -1,10 +1,11 @@
 //! Limits of shares: memory, and for fractions the GPU's time, by the libraries that containers get in place of `libcuda.so.1` (the shim) and
 //! of `libnvidia-ml.so.1` (the view).
 //!
-//! [`install`] puts them on the node, [`limit`] decides what a share may allocate and [`turns`] when it may launch, [`node`] what the node can
+//! [`install`] puts them on the node, [`limit`] decides what a share may allocate and [`turns`] when it may launch, [`arbitration`] relays between the shares of a GPU, [`node`] what the node can
 //! give next to other products ([`other_limiter`]), whose limits [`other_limits`] reads from pods, and [`files`] gives each container its limits and a ledger of its own when kubelet allocates the share. The CDI specification mounts
-//! all of them. [`driver`] sets limits in the driver as well, where it has them.
+//! all of them. [`resize`] gives running containers the new size of their profile. [`driver`] sets limits in the driver as well, where it has them.
 
+mod arbitration;
 pub mod driver;
 mod files;
 mod install;
@@ -12,12 +13,17 @@ mod limit;
 mod node;
 mod other_limiter;
 mod other_limits;
+mod resize;
+mod sampling;
 mod turns;
 
+pub use arbitration::{Arbitration, PodCompute};
 pub use files::ShareFiles;
 pub use install::{Library, SHARES, install};
 pub use limit::{CONTEXT_MIB, cordon_weak, means_of, of_fraction, of_time_slice};
 pub use node::{NOT_INSTALLED, conflict, of_node};
 pub use other_limiter::find as other_limiter;
 pub use other_limits::OtherLimits;
+pub use resize::{Resizer, ShareSize, ShareSizes};
+pub use sampling::pause;
 pub use turns::of_share as pace_of;

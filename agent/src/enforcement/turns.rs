@@ -3,7 +3,7 @@
 //! The fractions of a GPU have turns in a period, in the order of their numbers, whether or not a container has them. So no program waits for another
 //! one, and the turns hold while the agent is down. One fraction alone on its GPU may use it at any time.
 
-use gputenancy_crds::{Sharing, SharingMode};
+use gputenancy_crds::{ComputeMode, Sharing, SharingMode};
 use gputenancy_ledger::{Pace, Turn};
 
 /// Nanoseconds in which each fraction has a turn. Long enough for many kernels, which can take a millisecond each, and short for a request that waits.
@@ -21,8 +21,9 @@ pub fn of_share(sharing: &Sharing, number: i32) -> Option<Pace> {
     let before: u64 = numbers.iter().filter(|other| **other < number).filter_map(|number| percent(*number)).sum();
     let part = |percent: u64| PERIOD / 100 * percent;
     let turn = Turn { period: PERIOD, start: part(before), length: part(own) };
+    let burst = sharing.group_of(number)?.compute_mode == ComputeMode::Burst;
     // of more than the whole GPU there are no turns
-    Some(Pace { percent: own, turn: (all > own && all <= 100).then_some(turn) })
+    Some(Pace { percent: own, turn: (all > own && all <= 100).then_some(turn), burst })
 }
 
 #[cfg(test)]
@@ -34,9 +35,9 @@ mod tests {
     fn sharing(mode: SharingMode, groups: &[(Option<i32>, &[i32])]) -> Sharing {
         let group = |(compute, numbers): &(Option<i32>, &[i32])| ShareGroup {
             resource: "gputenancy.io/part".into(),
-            memory: None,
             compute: *compute,
             numbers: numbers.to_vec(),
+            ..ShareGroup::default()
         };
         Sharing { mode, shares: groups.iter().map(group).collect(), ..Sharing::default() }
     }
@@ -54,7 +55,10 @@ mod tests {
     #[test]
     fn fraction_alone_has_its_part_at_any_time() {
         let alone = sharing(SharingMode::Fraction, &[(Some(30), &[0])]);
-        assert_eq!(of_share(&alone, 0), Some(Pace { percent: 30, turn: None }));
+        assert_eq!(of_share(&alone, 0), Some(Pace { percent: 30, turn: None, burst: false }));
+        let mut burst = alone;
+        burst.shares[0].compute_mode = ComputeMode::Burst;
+        assert!(of_share(&burst, 0).unwrap().burst);
         let whole = sharing(SharingMode::Fraction, &[(Some(100), &[0])]);
         assert_eq!(of_share(&whole, 0), None);
         let unlimited = sharing(SharingMode::Fraction, &[(None, &[0]), (Some(30), &[1])]);

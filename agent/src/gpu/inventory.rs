@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use gputenancy_crds::{Health, MemoryScrub};
-use gputenancy_nvml::{Connection, InstanceProfile, MigMode, NvmlFailure, Process, Vgpu};
+use gputenancy_nvml::{Connection, InstanceProfile, MemoryUse, MigMode, NvmlFailure, Process, Vgpu};
 
 use super::{driver::DriverRoot, fault_class::SeenFault};
 
@@ -123,6 +123,9 @@ pub struct ObservedGpu {
     /// Memory in use, in MiB, of devices on which there is no process: by GPU instance, `None` for the whole GPU. Read in full scans,
     /// and in quick ones after a device has lost its last process.
     pub unexplained: BTreeMap<Option<u32>, u64>,
+    /// All memory of devices by its use: by GPU instance, `None` for the whole GPU without MIG. Read as `unexplained`, and in each scan for devices with a
+    /// process.
+    pub memory: BTreeMap<Option<u32>, MemoryUse>,
     /// A vGPU has a licence; `None` for every other GPU.
     pub licensed: Option<bool>,
     /// Health.

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
 use gputenancy_crds::{Health, MemoryScrub};
-use gputenancy_nvml::{ComputeProfile, EventSet, Gpu, Nvml, NvmlFailure, Vgpu, code, full_width};
+use gputenancy_nvml::{ComputeProfile, EventSet, Gpu, MemoryUse, Nvml, NvmlFailure, Vgpu, code, full_width};
 
 use super::{
     connections::Topology,
@@ -147,8 +147,8 @@ impl<'n> Reader<'n> {
         let before = self.history.gpus.get(&index).and_then(|last| last.licensed);
         let licensed = licence(gpu, vgpu, before);
         let observed = ObservedGpu { board, mode, instances, clients, licensed, ..identity };
-        let unexplained = unexplained(self.session.nvml, gpu, &observed, &|_| true);
-        Ok(ObservedGpu { unexplained, ..observed })
+        let memory = memory(self.session.nvml, gpu, &observed, &|_| true);
+        Ok(ObservedGpu { unexplained: unexplained(&observed, &memory), memory, ..observed })
     }
 
     fn board(&mut self, gpu: &Gpu<'_>, vgpu: Option<Vgpu>, mig: bool) -> Result<Arc<ObservedBoard>, NvmlFailure> {
@@ -219,8 +219,12 @@ fn quick(nvml: &Nvml, gpu: &Gpu<'_>, last: &ObservedGpu) -> Result<Option<Observ
     let licensed = licence(gpu, last.board.vgpu, last.licensed);
     let observed = ObservedGpu { mode, clients, licensed, ..last.clone() };
     let was_used = |gi: Option<u32>| last.unexplained.contains_key(&gi) || last.clients.iter().any(|p| p.gi == gi);
-    let unexplained = unexplained(nvml, gpu, &observed, &was_used);
-    Ok(Some(ObservedGpu { unexplained, ..observed }))
+    let is_used = |gi: Option<u32>| observed.clients.iter().any(|p| p.gi == gi);
+    // an idle device stays as it was
+    let read = memory(nvml, gpu, &observed, &|gi| was_used(gi) || is_used(gi));
+    let unexplained = unexplained(&observed, &read);
+    let memory = last.memory.clone().into_iter().chain(read).collect();
+    Ok(Some(ObservedGpu { unexplained, memory, ..observed }))
 }
 
 /// Whether a vGPU has its licence, which only virtual machines are asked. Without an answer, as while the licence service starts, it is as before: the GPU
@@ -235,25 +239,32 @@ fn licence(gpu: &Gpu<'_>, vgpu: Option<Vgpu>, before: Option<bool>) -> Option<bo
     })
 }
 
-/// Memory of devices without a process, as far as it is more than an idle device uses.
-fn unexplained(
+/// All memory of devices by its use, of the whole GPU without MIG, or of its instances.
+fn memory(
     nvml: &Nvml,
     gpu: &Gpu<'_>,
     observed: &ObservedGpu,
     is_read: &dyn Fn(Option<u32>) -> bool,
-) -> BTreeMap<Option<u32>, u64> {
-    let used = |device: &Gpu<'_>| device.used_mib().filter(|mib| *mib > IDLE_MIB);
+) -> BTreeMap<Option<u32>, MemoryUse> {
     if !observed.mig_enabled() {
-        let idle = observed.clients.is_empty() && is_read(None);
-        let whole = idle.then(|| used(gpu)).flatten();
-        return whole.map(|mib| (None, mib)).into_iter().collect();
+        let whole = is_read(None).then(|| gpu.memory_use()).flatten();
+        return whole.map(|memory| (None, memory)).into_iter().collect();
     }
-    let idle = observed.instances.iter().filter(|i| is_read(Some(i.gi)) && observed.clients_of(i.gi).next().is_none());
     let of = |instance: &ObservedInstance| {
         let device = nvml.by_uuid(instance.uuid()?).ok()?;
-        Some((Some(instance.gi), used(&device)?))
+        Some((Some(instance.gi), device.memory_use()?))
     };
-    idle.filter_map(of).collect()
+    observed.instances.iter().filter(|instance| is_read(Some(instance.gi))).filter_map(of).collect()
+}
+
+/// Memory of devices without a process, in MiB, as far as it is more than an idle device uses.
+fn unexplained(observed: &ObservedGpu, memory: &BTreeMap<Option<u32>, MemoryUse>) -> BTreeMap<Option<u32>, u64> {
+    let idle = |gi: Option<u32>| !observed.clients.iter().any(|process| gi.is_none() || process.gi == gi);
+    let of = |(gi, memory): (&Option<u32>, &MemoryUse)| {
+        let mib = memory.used >> 20;
+        (idle(*gi) && mib > IDLE_MIB).then_some((*gi, mib))
+    };
+    memory.iter().filter_map(of).collect()
 }
 
 /// NVML writes `00000000:01:00.0`, sysfs `0000:01:00.0`; a machine with one node has -1.

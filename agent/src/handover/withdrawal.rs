@@ -8,7 +8,7 @@ use std::{
 use super::occupied::{Evidence, PodKey, Unattributed, occupied, pod_key};
 use crate::{
     device::{Device, DeviceId, DeviceOwner, Owners},
-    gpu::Inventory,
+    gpu::{Inventory, ObservedGpu, process_origin::Origin},
 };
 
 /// An owner that kubelet has not reported by then will not be reported: kubelet knows the owner of a device before it starts the
@@ -24,7 +24,7 @@ pub type ProcessKey = (u32, u64);
 /// What is known of processes on the node.
 pub struct Processes<'a> {
     /// Where a process comes from.
-    pub origin: &'a dyn Fn(u32) -> crate::gpu::process_origin::Origin,
+    pub origin: &'a dyn Fn(u32) -> Origin,
     /// Its start, in clock ticks since the node booted; `None` once it has ended.
     pub start: &'a dyn Fn(u32) -> Option<u64>,
 }
@@ -101,25 +101,34 @@ impl Withdrawal {
                 withdrawn.insert(device.id.clone());
             }
         }
-        self.quarantine(devices, inventory, owners, now);
+        self.quarantine(devices, inventory, owners, processes, now);
         self.report(&withdrawn, &all);
         self.withdrawn = withdrawn;
         self.remember(&all, processes, now);
     }
 
-    /// Cordons devices whose memory is in use by no process, until it is free.
-    fn quarantine(&mut self, devices: &mut [Device], inventory: &Inventory, owners: &Owners, now: Instant) {
+    /// Cordons devices whose memory is in use by no living process, until it is free.
+    fn quarantine(
+        &mut self,
+        devices: &mut [Device],
+        inventory: &Inventory,
+        owners: &Owners,
+        processes: &Processes<'_>,
+        now: Instant,
+    ) {
         let before = std::mem::take(&mut self.unexplained);
         self.quarantined.clear();
         let legacy = |device: &Device| device.legacy_id().is_some_and(|id| owners.contains_key(&id));
         for device in devices.iter_mut().filter(|device| !owners.contains_key(&device.id) && !legacy(device)) {
             let gi = device.mig.as_ref().map(|mig| mig.gi);
-            let Some(mib) = inventory.gpu(&device.gpu_uuid).and_then(|gpu| gpu.unexplained.get(&gi)) else { continue };
+            let Some(gpu) = inventory.gpu(&device.gpu_uuid) else { continue };
+            let mib = gpu.unexplained.get(&gi).copied().or_else(|| of_ended(gpu, gi, processes));
+            let Some(mib) = mib else { continue };
             let since = before.get(&device.id).copied().unwrap_or(now);
             self.unexplained.insert(device.id.clone(), since);
             if now.saturating_duration_since(since) >= UNEXPLAINED_MEMORY {
                 device.cordoned = true;
-                self.quarantined.insert(device.id.clone(), *mib);
+                self.quarantined.insert(device.id.clone(), mib);
             }
         }
     }
@@ -183,6 +192,13 @@ impl Withdrawal {
         });
         overdue.collect()
     }
+}
+
+/// Memory in MiB of a device whose processes in NVML have all ended; `None`: one lives, or there is none, or they hold none.
+fn of_ended(gpu: &ObservedGpu, gi: Option<u32>, processes: &Processes<'_>) -> Option<u64> {
+    let mut here = gpu.clients.iter().filter(|process| gi.is_none() || process.gi == gi);
+    let bytes = here.clone().filter_map(|process| process.memory).fold(0, u64::saturating_add);
+    (bytes > 0 && here.all(|process| (processes.origin)(process.pid) == Origin::Ended)).then_some(bytes >> 20)
 }
 
 #[cfg(test)]

@@ -58,6 +58,10 @@ pub struct Config {
     /// CDI devices added to every container with a GPU.
     #[arg(long, env = "EXTRA_CDI_DEVICES", value_delimiter = ',')]
     pub extra_cdi_devices: Vec<String>,
+    /// Handlers of `RuntimeClasses` that are sandboxes, whose containers do not get the libraries that limit memory; `*` at the end stands for any
+    /// rest.
+    #[arg(long, env = "SANDBOXED_HANDLERS", value_delimiter = ',', default_value = "runsc*,gvisor*,kata*")]
+    pub sandboxed_handlers: Vec<String>,
     /// How containers get their devices: by CDI, or by the variable of NVIDIA's runtime hook.
     #[arg(long, env = "ALLOCATE", value_enum, default_value_t)]
     pub allocate: Allocation,

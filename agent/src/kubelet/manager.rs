@@ -27,6 +27,7 @@ use super::{
     plugin::Plugin,
     poll::{self, ACTIVE, ACTIVE_FOR, BUSY, Outcome, PollState},
     requests::PodRequests,
+    sandbox::Sandboxes,
     serve::serve,
     watchers::ListWatchers,
 };
@@ -62,6 +63,8 @@ pub struct Channels {
     pub mps: Option<Mps>,
     /// Whether the driver limits memory.
     pub driver_limits: watch::Receiver<DriverLimits>,
+    /// Which pods run in a sandbox.
+    pub sandboxes: Option<Sandboxes>,
 }
 
 /// Serves kubelet until `stop`, then lowers allocatable to zero and returns. `driver_root` is the driver's root on the host.
@@ -467,6 +470,7 @@ impl<'a> Manager<'a> {
             handover: self.channels.handover.clone(),
             mps: self.channels.mps.clone(),
             shim: self.shim.clone(),
+            sandboxes: self.channels.sandboxes.clone(),
             requests: self.channels.requests.clone(),
             list: list.subscribe(),
             watchers: watchers.clone(),

@@ -14,6 +14,8 @@ pub mod plugin;
 mod poll;
 pub mod preferred;
 pub mod requests;
+pub mod runtime_classes;
+pub mod sandbox;
 mod serve;
 mod watchers;
 

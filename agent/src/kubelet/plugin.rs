@@ -15,6 +15,7 @@ use super::{
     owner_lookup::OwnerLookup,
     preferred::{self, Candidate},
     requests::PodRequests,
+    sandbox::{Sandboxes, is_limited},
     watchers::ListWatchers,
 };
 use crate::{
@@ -44,6 +45,8 @@ pub struct Plugin {
     pub mps: Option<Mps>,
     /// The library that limits memory, if it does on this node.
     pub shim: Option<Library>,
+    /// Which pods run in a sandbox, which does not get that library.
+    pub sandboxes: Option<Sandboxes>,
     /// What the pods of this node request.
     pub requests: watch::Receiver<Option<PodRequests>>,
     /// The published list.
@@ -114,6 +117,11 @@ impl DevicePlugin for Plugin {
         let mut container_responses = Vec::new();
         for container in request.into_inner().container_requests {
             let ids = ids(container.devices_ids);
+            let sandboxed = self.sandboxed(&ids).await.map_err(|error| {
+                tracing::warn!(resource = self.resource, error, "refused allocation");
+                self.metrics.refused_allocation("Sandboxed");
+                Status::failed_precondition(format!("{}: {error}", self.resource))
+            })?;
             let devices = self.hand_over(&ids).await.map_err(|refusal| {
                 tracing::warn!(resource = self.resource, %refusal, "refused allocation");
                 self.metrics.refused_allocation(refusal.reason());
@@ -124,8 +132,8 @@ impl DevicePlugin for Plugin {
                 self.metrics.refused_allocation("NotLimited");
                 Status::failed_precondition(format!("{}: {error}", self.resource))
             })?;
-            tracing::info!(resource = self.resource, devices = ?ids, "allocated devices");
-            container_responses.push(response(&devices, &self.config));
+            tracing::info!(resource = self.resource, devices = ?ids, ?sandboxed, "allocated devices");
+            container_responses.push(response(&devices, &self.config, sandboxed.is_some()));
         }
         self.watchers.wake();
         Ok(Response::new(plugin::AllocateResponse { container_responses }))
@@ -198,6 +206,18 @@ impl Plugin {
         }
     }
 
+    /// The handler of the sandbox for which kubelet allocates these devices, if it does; or why it gets none. Only where containers get the library.
+    async fn sandboxed(&self, requested: &[DeviceId]) -> Result<Option<String>, String> {
+        let Some(sandboxes) = self.sandboxes.as_ref().filter(|_| self.shim.is_some()) else { return Ok(None) };
+        let devices = self.lookup.journal.devices();
+        let devices: Vec<&Device> = requested.iter().filter_map(|id| devices.get(id)).collect();
+        if !devices.iter().any(|device| is_limited(device)) {
+            return Ok(None);
+        }
+        let owners = self.lookup.owners().await.unwrap_or_default();
+        sandboxes.admit(&self.resource, &devices, &owners).await
+    }
+
     /// New limits and ledgers for a new container.
     fn renew_limits(&self, devices: &[Device]) -> Result<(), String> {
         let Some(shim) = &self.shim else { return Ok(()) };
@@ -230,11 +250,11 @@ fn ids(texts: Vec<String>) -> Vec<DeviceId> {
     texts.into_iter().map(DeviceId::new).collect()
 }
 
-/// The response that gives a container exactly these devices.
-fn response(devices: &[Device], config: &Config) -> plugin::ContainerAllocateResponse {
+/// The response that gives a container exactly these devices, `plain` without the library that limits memory.
+fn response(devices: &[Device], config: &Config, plain: bool) -> plugin::ContainerAllocateResponse {
     match config.allocate {
         Allocation::Cdi => {
-            let own = devices.iter().map(|device| cdi::qualified_name(&device.id));
+            let own = devices.iter().map(|device| cdi::qualified_name(device, plain));
             let names = own.chain(config.extra_cdi_devices.iter().cloned());
             let cdi_devices = names.map(|name| plugin::CdiDevice { name }).collect();
             plugin::ContainerAllocateResponse { cdi_devices, ..Default::default() }

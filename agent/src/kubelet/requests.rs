@@ -5,10 +5,10 @@ use std::{
     time::Instant,
 };
 
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
 
 use super::allocatable::{Counts, InFlight, InFlightPods, managed_counts};
-use crate::device::DeviceOwner;
+use crate::device::{DeviceOwner, Owners};
 
 pub use crate::seen_pods::{PodName, pod_name};
 
@@ -21,6 +21,10 @@ struct PodRequest {
     counts: Counts,
     /// When the pod was first seen on this node.
     since: Instant,
+    /// Name of its `RuntimeClass`.
+    class: Option<String>,
+    /// Kubelet has admitted it, and its containers have their devices.
+    admitted: bool,
 }
 
 impl PodRequests {
@@ -32,7 +36,7 @@ impl PodRequests {
     /// Requests of the pods to which kubelet has allocated no device.
     pub fn in_flight<'a>(&self, owners: impl IntoIterator<Item = &'a DeviceOwner>) -> InFlightPods {
         let mut pods = InFlightPods::new();
-        for (_, PodRequest { counts, since }) in self.without_device(owners) {
+        for (_, PodRequest { counts, since, .. }) in self.without_device(owners) {
             for (resource, count) in counts {
                 let pod = pods.entry(resource.clone()).or_insert(InFlight { count: 0, newest: *since });
                 *pod = InFlight { count: pod.count + count, newest: pod.newest.max(*since) };
@@ -45,6 +49,25 @@ impl PodRequests {
     pub fn waiting<'a>(&self, resource: &str, owners: impl IntoIterator<Item = &'a DeviceOwner>) -> BTreeSet<String> {
         let waiting = self.without_device(owners).filter(|(_, request)| request.counts.contains_key(resource));
         waiting.map(|((namespace, _), _)| namespace.clone()).collect()
+    }
+
+    /// Name of the `RuntimeClass` of a pod; `None` for a pod without one, or that requests no device.
+    pub fn class(&self, namespace: &str, pod: &str) -> Option<&str> {
+        self.0.get(&(namespace.to_owned(), pod.to_owned()))?.class.as_deref()
+    }
+
+    /// Names of the `RuntimeClasses` of the pods that request this resource and do not have all of their devices. Kubelet does not report the devices
+    /// of ordinary init containers, hence a pod that kubelet has admitted has all.
+    pub fn starting<'s>(&'s self, resource: &str, owners: &Owners) -> impl Iterator<Item = Option<&'s str>> {
+        let owned = |(namespace, pod): &PodName| {
+            let of_pod = owners.values().filter(|owner| (&owner.namespace, &owner.pod) == (namespace, pod));
+            of_pod.count() as u64
+        };
+        let lacks = |pod: &PodName, request: &PodRequest| owned(pod) < request.counts.values().sum::<u64>();
+        let starting = |(pod, request): &(&PodName, &PodRequest)| {
+            !request.admitted && request.counts.contains_key(resource) && lacks(pod, request)
+        };
+        self.0.iter().filter(starting).map(|(_, request)| request.class.as_deref()).collect::<Vec<_>>().into_iter()
     }
 
     fn without_device<'a>(
@@ -62,7 +85,10 @@ impl PodRequests {
         if counts.is_empty() {
             return self.delete(pod);
         }
-        let request = self.0.entry(pod_name(pod)).or_insert(PodRequest { counts: Counts::new(), since: now });
+        let class = pod.spec.as_ref().and_then(|spec| spec.runtime_class_name.clone());
+        let new = PodRequest { counts: Counts::new(), since: now, class, admitted: false };
+        let request = self.0.entry(pod_name(pod)).or_insert(new);
+        request.admitted = is_admitted(pod);
         std::mem::replace(&mut request.counts, counts) != request.counts
     }
 
@@ -78,6 +104,17 @@ fn sum<'a>(all: impl Iterator<Item = &'a Counts>) -> Counts {
         *total.entry(resource.clone()).or_default() += count;
     }
     total
+}
+
+/// Whether kubelet has admitted the pod. It allocates a pod's devices while it admits it, and publishes a status of its own only after that.
+fn is_admitted(pod: &Pod) -> bool {
+    let Some(status) = &pod.status else { return false };
+    let created = |container: &ContainerStatus| {
+        let running = container.state.as_ref().is_some_and(|state| state.running.is_some());
+        running || container.started == Some(true) || container.container_id.is_some()
+    };
+    let mut containers = status.init_container_statuses.iter().chain(&status.container_statuses).flatten();
+    status.phase.as_deref() == Some("Running") || status.start_time.is_some() || containers.any(created)
 }
 
 /// As the scheduler counts: the sum of containers and sidecars, or the largest init container.
@@ -136,6 +173,37 @@ mod tests {
     fn ended_pod_requests_nothing() {
         let ended = serde_json::json!({"spec": {"containers": [container("1")]}, "status": {"phase": "Failed"}});
         assert!(requests(&pod("p", &ended)).is_empty());
+    }
+
+    #[test]
+    fn pod_with_devices_in_an_init_container_starts_until_kubelet_has_admitted_it() {
+        // kubelet reports no owner for the devices of an init container
+        let starting = |status: serde_json::Value| {
+            let spec =
+                serde_json::json!({"initContainers": [container("1")], "containers": [], "runtimeClassName": "c"});
+            let mut requests = PodRequests::default();
+            requests.apply(&pod("p", &serde_json::json!({"spec": spec, "status": status})), Instant::now());
+            requests.starting(R, &Owners::new()).map(|class| class.map(str::to_owned)).collect::<Vec<_>>()
+        };
+        let waits = vec![Some("c".to_owned())];
+        assert_eq!(starting(serde_json::json!({"phase": "Pending"})), waits);
+        let container = |more: serde_json::Value| {
+            let mut container =
+                serde_json::json!({"name": "i", "image": "i", "imageID": "", "ready": false, "restartCount": 0});
+            container.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            serde_json::json!({"phase": "Pending", "initContainerStatuses": [container]})
+        };
+        let waiting = serde_json::json!({"state": {"waiting": {"reason": "PodInitializing"}}, "started": false});
+        assert_eq!(starting(container(waiting)), waits);
+        for admitted in [
+            serde_json::json!({"phase": "Running"}),
+            serde_json::json!({"phase": "Pending", "startTime": "2026-11-27T12:00:00Z"}),
+            container(serde_json::json!({"started": true})),
+            container(serde_json::json!({"containerID": "containerd://1"})),
+            container(serde_json::json!({"state": {"running": {"startedAt": "2026-11-27T12:00:00Z"}}})),
+        ] {
+            assert_eq!(starting(admitted.clone()), Vec::new(), "{admitted}");
+        }
     }
 
     #[test]

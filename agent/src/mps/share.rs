@@ -54,6 +54,8 @@ pub fn edits(device: &Device, root: &Path) -> Option<Edits> {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use gputenancy_crds::ResizePolicy;
+
     use super::*;
     use crate::device::DeviceId;
 
@@ -64,7 +66,15 @@ pub(crate) mod tests {
             gpu_uuid: "GPU-a".into(),
             gpu_minor: 0,
             mig: None,
-            share: Some(Share { number, mode, memory_mib, compute, limit_mib: None, pace: None }),
+            share: Some(Share {
+                number,
+                mode,
+                memory_mib,
+                compute,
+                limit_mib: None,
+                pace: None,
+                resize: ResizePolicy::default(),
+            }),
             numa: None,
             cordoned: false,
             healthy: true,

@@ -164,6 +164,7 @@ mod tests {
             compute,
             limit_mib: None,
             pace: None,
+            resize: gputenancy_crds::ResizePolicy::default(),
         };
         let shares = [share(0, Some(10), None), share(1, Some(30), Some(20)), share(2, None, Some(50))];
         assert_eq!(defaults(&shares), (Some(30), Some(50)));

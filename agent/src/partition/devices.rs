@@ -1,7 +1,7 @@
 //! The devices of a GPU: what exists, matches the spec, and is not about to be removed.
 
 use gputenancy_crds::{
-    GpuSpec, Health, MemoryText, ShareGroup, Sharing, SharingMode,
+    GpuSpec, Health, MemoryText, ResizePolicy, ShareGroup, Sharing, SharingMode,
     names::{WHOLE_GPU_RESOURCE, canary_resource},
     slice_of,
 };
@@ -64,6 +64,7 @@ pub fn devices(spec: &GpuSpec, gpu: &ObservedGpu) -> Vec<Device> {
                 compute: None,
                 limit_mib: instance_limit(gpu, instance, wanted.numbers().len()),
                 pace: None,
+                resize: ResizePolicy::default(),
             }),
             ..device(uuid, wanted.resource_name(), u32::try_from(number).unwrap_or(0), Some(mig.clone()))
         };
@@ -87,7 +88,8 @@ fn share(sharing: &Sharing, group: &ShareGroup, number: i32, gpu: &ObservedGpu) 
         }
     };
     let pace = pace_of(sharing, number);
-    Share { number, mode: sharing.mode, memory_mib, compute: group.compute, limit_mib, pace }
+    let (mode, compute, resize) = (sharing.mode, group.compute, group.resize);
+    Share { number, mode, memory_mib, compute, limit_mib, pace, resize }
 }
 
 /// MiB for each time-slice of an instance.

@@ -311,7 +311,8 @@ impl Reconciler {
             if let Some(mps) = &self.mps {
                 mark_unhealthy(&mut devices, &mps.borrow());
             }
-            self.publish_devices(DeviceView { generation: 0, devices, elsewhere, advertiser, allocation });
+            let minimum = enforcement.minimum;
+            self.publish_devices(DeviceView { generation: 0, devices, elsewhere, advertiser, allocation, minimum });
         }
         let gpus = inventory.gpus.iter().map(|gpu| (gpu.uuid.clone(), self.progress(gpu, decisions))).collect();
         let absent = specs.iter().map(|spec| &spec.uuid).filter(|uuid| inventory.gpu(uuid).is_none()).cloned();

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use gputenancy_crds::GpuNodeStatus;
+use gputenancy_crds::{GpuNodeStatus, Sandbox};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::{
-    attribution::Unlisted,
+    attribution::Attributed,
     audit::Bypasses,
-    device::{DeviceView, KubeletView},
-    enforcement::OtherLimits,
+    device::{Device, DeviceOwner, DeviceView, KubeletView},
+    enforcement::{OtherLimits, ShareSizes},
     gpu::process_origin::Origin,
     mps::MpsView,
     partition::PartitionState,
@@ -25,10 +25,14 @@ pub struct StatusInput<'a> {
     pub mps: &'a MpsView,
     /// Kubelet's view of the devices.
     pub kubelet: &'a KubeletView,
-    /// Processes with the device file of a GPU open that NVML does not list.
-    pub unlisted: &'a Unlisted,
+    /// The processes on devices by container, those that NVML does not list, and memory that none of them explains.
+    pub processes: &'a Attributed,
+    /// The sandbox of the owner of a share, if it runs in one.
+    pub sandbox: &'a dyn Fn(&Device, &DeviceOwner) -> Option<Sandbox>,
     /// Shares whose memory limit is bypassed.
     pub bypasses: &'a Bypasses,
+    /// Memory of containers on fractions.
+    pub sizes: &'a ShareSizes,
     /// Limits that other products give to pods.
     pub other_limits: &'a OtherLimits,
     /// The NVML call in progress.

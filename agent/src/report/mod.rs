@@ -4,6 +4,7 @@ pub mod boards;
 pub mod conditions;
 pub mod gpu_node;
 pub mod input;
+mod processes;
 mod scrub;
 pub mod status;
 pub mod writer;

@@ -4,7 +4,7 @@ use std::{cell::RefCell, collections::BTreeMap};
 
 use gputenancy_crds::{
     Advertiser, DeviceState, GpuNodeStatus, GpuState, Health, Holder, InstanceState, Isolation, MemoryText, MigMode,
-    NodeEnforcement, ShareState, condition, slice_of,
+    NodeEnforcement, RefusedResize, ShareState, SharingMode, condition, slice_of,
 };
 use gputenancy_nvml::Process;
 use k8s_openapi::jiff::Timestamp;
@@ -13,6 +13,7 @@ use super::{
     boards::boards,
     conditions::{stopped_updates, updates},
     input::StatusInput,
+    processes,
 };
 use crate::{
     device::{Device, DeviceId, DeviceOwner, DeviceView, Limiters, Owners, Share},
@@ -72,9 +73,12 @@ fn node_enforcement(input: &StatusInput<'_>) -> Option<NodeEnforcement> {
 }
 
 /// Keeps the status small, because every watch receives all of it with every change: with as many limits of other products as fit, which
-/// teams write, and without the UUIDs of MIG devices, which start and profile replace.
+/// teams write, without the lists of processes, and without the UUIDs of MIG devices, which start and profile replace.
 fn fit(mut status: GpuNodeStatus) -> GpuNodeStatus {
     while is_too_large(&status) && status.enforcement.as_mut().is_some_and(|node| node.other_limits.pop().is_some()) {}
+    if is_too_large(&status) {
+        status.gpus.iter_mut().flat_map(GpuState::devices_mut).for_each(processes::leave_out);
+    }
     if is_too_large(&status) {
         let instances = status.gpus.iter_mut().flat_map(|gpu| &mut gpu.instances);
         instances.for_each(|instance| instance.uuid = None);
@@ -93,6 +97,8 @@ pub fn without_inventory(input: &StatusInput<'_>, now: Timestamp) -> GpuNodeStat
         device.resource = None;
         device.allocatable = false;
         device.clients = 0;
+        device.processes.clear();
+        device.more_containers = 0;
     };
     let mut status = input.earlier.clone();
     status.observed_generation = status.observed_generation.or(Some(-1));
@@ -102,7 +108,8 @@ pub fn without_inventory(input: &StatusInput<'_>, now: Timestamp) -> GpuNodeStat
         gpu.devices_mut().for_each(withdrawn);
         gpu.holders.clear();
         gpu.unlisted.clear();
-        gpu.shares.iter_mut().for_each(|share| share.bypass = None);
+        gpu.ghost_memory.clear();
+        gpu.shares.iter_mut().for_each(|share| (share.bypass, share.sandbox) = (None, None));
     }
     status
 }
@@ -132,6 +139,12 @@ fn gpu_state(input: &StatusInput<'_>, advertised: &BTreeMap<&str, &Device>, gpu:
         former_owner: device_uuid(gpu, instance).and_then(|uuid| input.state.former_owners.get(uuid)).cloned(),
         unexplained_memory: device_uuid(gpu, instance).and_then(|uuid| unexplained(input, uuid)),
         clients: to_i32(clients),
+        ..DeviceState::default()
+    };
+    let with_processes = |device: DeviceState, instance: Option<&ObservedInstance>| {
+        let owner = device.owner.clone();
+        let here = |gi: Option<u32>| instance.is_none_or(|instance| gi == Some(instance.gi));
+        processes::list(device, input.processes, &gpu.uuid, &here, owner.as_ref())
     };
     let shares = shares(input, gpu, earlier);
     let instance_state = |instance: &ObservedInstance| InstanceState {
@@ -147,6 +160,7 @@ fn gpu_state(input: &StatusInput<'_>, advertised: &BTreeMap<&str, &Device>, gpu:
                 .and_then(|known| known.instances.iter().find(|i| is_same(i, instance)))
                 .and_then(|i| i.device.as_ref()),
         ))
+        .map(|device| with_processes(device, Some(instance)))
         .filter(|device| device.owner.is_some() || !is_sliced(&shares, instance)),
     };
     GpuState {
@@ -165,13 +179,14 @@ fn gpu_state(input: &StatusInput<'_>, advertised: &BTreeMap<&str, &Device>, gpu:
         whole: (!gpu.mig_enabled())
             .then(|| {
                 let before = earlier.and_then(|known| known.whole.as_ref());
-                device(None, gpu.clients.len(), before)
+                with_processes(device(None, gpu.clients.len(), before), None)
             })
             .filter(|whole| shares.is_empty() || whole.owner.is_some()),
         shares,
         enforcement: enforcement(input, gpu),
         holders: holders(input, gpu, progress),
-        unlisted: input.unlisted.get(&gpu.uuid).cloned().unwrap_or_default(),
+        unlisted: input.processes.unlisted.get(&gpu.uuid).cloned().unwrap_or_default(),
+        ghost_memory: input.processes.ghosts.get(&gpu.uuid).cloned().unwrap_or_default(),
         error: progress.error.clone(),
     }
 }
@@ -206,20 +221,38 @@ fn shares(input: &StatusInput<'_>, gpu: &ObservedGpu, earlier: Option<&GpuState>
         // to find the origin of a process takes several files
         let here = |gi: Option<u32>| device.mig.as_ref().is_none_or(|mig| gi == Some(mig.gi));
         let of_owner = |p: &&Process| here(p.gi) && of_owner(p.pid);
+        let sandbox = owner.as_ref().and_then(|owner| (input.sandbox)(device, owner));
         let clients = if owner.is_some() { gpu.clients.iter().filter(of_owner).count() } else { 0 };
+        let size = input.sizes.get(&device.id).filter(|size| owner.as_ref() == Some(&size.owner));
+        let (memory, refused_resize) = match size {
+            Some(size) => (Some(size.memory.clone()), size.refused.clone()),
+            // after a restart the sizes are known later than the owners: as the earlier run found them
+            None => before
+                .filter(|_| share.mode == SharingMode::Fraction)
+                .map_or((None, None), |s| size_of(s, owner.as_ref())),
+        };
         ShareState {
             number: share.number,
-            device: DeviceState {
-                resource: match input.view.advertiser {
-                    Advertiser::Agent => device.advertised().then(|| device.resource.clone()),
-                    Advertiser::NvidiaDevicePlugin => input.kubelet.elsewhere.get(&device.id).cloned(),
+            memory,
+            refused_resize,
+            sandbox,
+            device: processes::list_of_owner(
+                input.processes,
+                &gpu.uuid,
+                &here,
+                DeviceState {
+                    resource: match input.view.advertiser {
+                        Advertiser::Agent => device.advertised().then(|| device.resource.clone()),
+                        Advertiser::NvidiaDevicePlugin => input.kubelet.elsewhere.get(&device.id).cloned(),
+                    },
+                    allocatable: input.kubelet.allocatable.contains(&device.id),
+                    owner,
+                    former_owner: input.state.former_owners.get(&device.id).cloned(),
+                    unexplained_memory: unexplained(input, device.id.as_str()),
+                    clients: to_i32(clients),
+                    ..DeviceState::default()
                 },
-                allocatable: input.kubelet.allocatable.contains(&device.id),
-                owner,
-                former_owner: input.state.former_owners.get(&device.id).cloned(),
-                unexplained_memory: unexplained(input, device.id.as_str()),
-                clients: to_i32(clients),
-            },
+            ),
             bypass: input.bypasses.get(&device.id).cloned(),
         }
     };
@@ -243,11 +276,19 @@ fn unserved(input: &StatusInput<'_>, gpu: &ObservedGpu, known: &GpuState) -> Vec
             Some(owners) => owners.get(&id).cloned(),
             None => share.device.owner.clone(),
         };
+        // as the earlier run found it: without it the planner would count the size of the layout
+        let (memory, refused_resize) = size_of(share, owner.as_ref());
         let device = DeviceState { owner, ..DeviceState::default() };
-        Some(ShareState { number: share.number, device, bypass: None })
+        Some(ShareState { number: share.number, device, memory, refused_resize, ..ShareState::default() })
     };
     let same_mode = gpu.mode.map(|mode| mode.current) == known.mig.map(|mig| mig.enabled);
     known.shares.iter().filter(|_| same_mode).filter_map(state).collect()
+}
+
+/// Memory of a share in an earlier status, and a size that its container refuses, if the share still has the same owner.
+fn size_of(share: &ShareState, owner: Option<&DeviceOwner>) -> (Option<MemoryText>, Option<RefusedResize>) {
+    let same = owner.is_some() && owner == share.device.owner.as_ref();
+    if same { (share.memory.clone(), share.refused_resize.clone()) } else { (None, None) }
 }
 
 /// Memory for which a device is withdrawn.

@@ -1,5 +1,7 @@
 //! The status, as the operator reads it.
 
+mod shares;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, LazyLock},
@@ -7,8 +9,9 @@ use std::{
 };
 
 use gputenancy_crds::{
-    Advertiser, AgentStep, Bypass, GpuError, GpuNodeStatus, GpuSpec, GpuState, Health, Holder, InstanceSpec, Isolation,
-    MemoryScrub, NodeEnforcement, ShareGroup, ShareState, Sharing, condition,
+    Advertiser, AgentStep, Bypass, DeviceProcesses, GhostMemory, GpuError, GpuNodeStatus, GpuSpec, GpuState, Health,
+    Holder, InstanceSpec, Isolation, MemoryScrub, MemoryText, NodeEnforcement, RefusedResize, Sandbox, ShareGroup,
+    ShareState, Sharing, SharingMode, condition,
 };
 use gputenancy_nvml::{Engines, InstanceProfile, MigMode, Process};
 use k8s_openapi::jiff::Timestamp;
@@ -19,8 +22,9 @@ use super::{
     without_inventory,
 };
 use crate::{
-    device::{DeviceId, DeviceOwner, DeviceView, DriverLimits, KubeletView, Limiters, OtherLimiter, ShimState},
-    enforcement::OtherLimits,
+    attribution::Attributed,
+    device::{Device, DeviceId, DeviceOwner, DeviceView, DriverLimits, KubeletView, Limiters, OtherLimiter, ShimState},
+    enforcement::{OtherLimits, ShareSize, ShareSizes},
     gpu::{
         Inventory, NvmlError, ObservedBoard, ObservedCompute, ObservedGpu, ObservedInstance,
         platform::UnsupportedPlatform, process_origin::Origin,
@@ -139,12 +143,15 @@ fn of_pod(pod: &str) -> Origin {
 fn input<'a>(state: &'a PartitionState, view: &'a DeviceView, kubelet: &'a KubeletView) -> StatusInput<'a> {
     static NOTHING: LazyLock<GpuNodeStatus> = LazyLock::new(GpuNodeStatus::default);
     static NO_LIMITS: LazyLock<OtherLimits> = LazyLock::new(OtherLimits::default);
+    static NO_PROCESSES: LazyLock<Attributed> = LazyLock::new(Attributed::default);
     StatusInput {
         state,
         view,
         mps: const { &BTreeMap::new() },
-        unlisted: const { &BTreeMap::new() },
+        processes: &NO_PROCESSES,
+        sandbox: &|_, _| None,
         bypasses: const { &BTreeMap::new() },
+        sizes: const { &BTreeMap::new() },
         other_limits: &NO_LIMITS,
         kubelet,
         nvml_call: None,
@@ -546,23 +553,6 @@ fn missing_vgpu_licence_is_a_condition_of_a_virtual_machine_only() {
     let (status, message) = condition([Some(true), Some(false)]).unwrap();
     assert_eq!(status, Some(false));
     assert!(message.starts_with("no vGPU licence: gpu 1: "), "{message}");
-}
-
-#[test]
-fn bypass_is_reported_on_its_share_and_unlisted_processes_on_their_gpu() {
-    let (state, view, kubelet) = shared();
-    let (uuid, second) = (state.inventory.as_ref().unwrap().gpus[0].uuid.clone(), view.devices[1].id.clone());
-    let bypass = Bypass { uid: "uid-two".into(), ..Bypass::default() };
-    let daemon = Holder { pid: 900, command: "nv-hostengine".into(), ..Holder::default() };
-    let (bypasses, unlisted) = ([(second, bypass.clone())].into(), [(uuid, vec![daemon.clone()])].into());
-    let input = StatusInput { bypasses: &bypasses, unlisted: &unlisted, ..input(&state, &view, &kubelet) };
-    let reported = status(&input, Timestamp::UNIX_EPOCH);
-    let gpu = &reported.gpus[0];
-    assert_eq!(gpu.shares.iter().map(|share| share.bypass.clone()).collect::<Vec<_>>(), [None, Some(bypass)]);
-    assert_eq!(gpu.unlisted, [daemon]);
-    assert!(gpu.holders.iter().all(|holder| holder.pid != 900), "no change waits for it");
-    let unknown = without_inventory(&StatusInput { earlier: &reported, ..input }, Timestamp::UNIX_EPOCH);
-    assert!(unknown.gpus[0].unlisted.is_empty() && unknown.gpus[0].shares.iter().all(|share| share.bypass.is_none()));
 }
 
 #[test]

@@ -88,6 +88,8 @@ pub fn apiserver(plan: &Plan) -> Component {
         ("kubelet-client-certificate", &key("kubelet-client.crt")),
         ("kubelet-client-key", &key("kubelet-client.key")),
         ("profiling", "false"),
+        // tests send claims in an older version too: policies judge what the API server converts
+        ("runtime-config", "resource.k8s.io/v1beta1=true"),
     ]);
     list.extend(plan.apiserver_flags.iter().cloned());
     Component::new(plan, "kube-apiserver", &list)

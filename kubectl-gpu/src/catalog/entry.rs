@@ -1,8 +1,8 @@
 //! From a profile to its entry.
 
 use gputenancy_crds::{
-    Capacity, Device, Fraction, GpuPool, GpuProfile, GpuProfileSpec, Mig, Mps, SharingEvidence, SlicedDevice,
-    TimeSlice, quota::resource_key,
+    Capacity, ComputeMode, Device, Fraction, GpuPool, GpuProfile, GpuProfileSpec, Mig, Mps, SharingEvidence,
+    SlicedDevice, TimeSlice, quota::resource_key,
 };
 use gputenancy_plan::{resource_name, trust_needed};
 use kube::ResourceExt as _;
@@ -68,7 +68,10 @@ fn in_words(device: &Device) -> String {
         Device { mps: Some(Mps { memory: Some(memory), threads: Some(threads), .. }), .. } => {
             format!("{memory} of memory and {threads} % of the threads of a GPU, by MPS")
         }
-        Device { fraction: Some(Fraction { memory, compute }), .. } => {
+        Device { fraction: Some(Fraction { memory, compute, compute_mode: ComputeMode::Burst, .. }), .. } => {
+            format!("{memory} of memory and {compute} % of the compute of a GPU, more while its other pods are idle")
+        }
+        Device { fraction: Some(Fraction { memory, compute, .. }), .. } => {
             format!("{memory} of memory and {compute} % of the compute of a GPU")
         }
         _ => "a whole GPU".to_owned(),

@@ -62,6 +62,7 @@ pub(super) fn of(world: &World, tenant: &GpuTenant) -> Grant {
         priority_classes: tenant.spec.priority_classes.clone(),
         image_registries: tenant.spec.image_registries.clone(),
         ingress_hosts: tenant.spec.ingress_hosts.clone(),
+        virtual_cluster: tenant.spec.virtual_cluster.is_some(),
         queues: tenant.spec.queues.clone(),
     };
     Grant { spec, unknown }

@@ -83,8 +83,12 @@ fn waits_for(world: &World, pod: &PodRecord, policy: &Policy) -> Vec<String> {
     }
     let mut waits = Vec::new();
     let asks = pod.annotations().get(names::DO_NOT_EVICT).is_some_and(|v| v == "true");
-    if asks && policy.do_not_evict == DoNotEvict::Honor {
-        waits.push(format!("it is annotated {}: delete it or remove the annotation", names::DO_NOT_EVICT));
+    let created = pod.metadata.creation_timestamp.as_ref().map(|at| at.0);
+    let end = created.and_then(|at| at.checked_add(policy.do_not_evict_for).ok());
+    let over = end.zip(world.taken_at).is_some_and(|(end, now)| end <= now);
+    if asks && !over && policy.do_not_evict == DoNotEvict::Honor {
+        let until = end.map(|at| format!(", which holds until {at}")).unwrap_or_default();
+        waits.push(format!("it is annotated {}{until}: delete it or remove the annotation", names::DO_NOT_EVICT));
     }
     let owner = pod.owner_references().iter().find(|o| o.controller == Some(true)).map(|o| o.kind.as_str());
     match owner {

@@ -14,8 +14,8 @@ use crate::{
     units::counted,
 };
 
-/// The whole report.
-pub fn status(report: &FleetStatus) -> String {
+/// The whole report, with the containers on each device if `processes`.
+pub fn status(report: &FleetStatus, with_processes: bool) -> String {
     let mut text = String::new();
     let DeviceCounts { total, used, free, withdrawn } = report.devices;
     let size = format!("{}, {}", counted(report.node_count, "node"), counted(report.gpu_count, "GPU"));
@@ -35,9 +35,46 @@ pub fn status(report: &FleetStatus) -> String {
         heading(&mut text, "Devices");
         text.push_str(&wide(&["NODE", "GPU", "DEVICE", "STATE", "POD", "TENANT", "RESOURCE", "NOTE"], rows));
     }
+    if with_processes {
+        processes(report, &mut text);
+    }
     other_limits(report, &mut text);
     hidden(&mut text, &report.not_visible);
     text
+}
+
+/// The containers with processes on each device.
+fn processes(report: &FleetStatus, text: &mut String) {
+    let devices = report.nodes.iter().flat_map(|node| {
+        node.gpus.iter().flat_map(move |gpu| gpu.devices.iter().map(move |device| (node, gpu.gpu, device)))
+    });
+    let rows: Vec<Vec<String>> =
+        devices.flat_map(|(node, gpu, device)| of_processes(&node.node, gpu, device)).collect();
+    if !rows.is_empty() {
+        text.push('\n');
+        heading(text, "Processes by container, as NVML lists them");
+        text.push_str(&wide(&["NODE", "GPU", "DEVICE", "POD", "CONTAINER", "TENANT", "PROCESSES", "MEMORY"], rows));
+    }
+}
+
+fn of_processes(node: &str, gpu: i32, device: &DeviceStatus) -> Vec<Vec<String>> {
+    let row = |[pod, container, tenant, count, memory]: [String; 5]| {
+        vec![node.to_owned(), gpu.to_string(), device.device.clone(), pod, container, tenant, count, memory]
+    };
+    let dash = || "-".to_owned();
+    let listed = device.containers.iter().map(|found| {
+        let (pod, container) = found.container.as_ref().map_or_else(
+            || ("(none)".to_owned(), dash()),
+            |owner| (format!("{}/{}", owner.namespace, owner.pod), owner.container.clone()),
+        );
+        let memory = found.memory.as_ref().map_or_else(dash, ToString::to_string);
+        row([pod, container, found.tenant.clone().unwrap_or_else(dash), found.count.to_string(), memory])
+    });
+    let more = (device.more_containers > 0).then(|| {
+        let what = format!("and {} more", counted(usize::try_from(device.more_containers).unwrap_or(0), "container"));
+        row([what, dash(), dash(), dash(), dash()])
+    });
+    listed.chain(more).collect()
 }
 
 /// Limits that other products give to pods.

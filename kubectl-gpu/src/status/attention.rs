@@ -1,7 +1,8 @@
 //! What needs work, in sentences with object, state and remedy.
 
 use gputenancy_crds::{
-    Bypass, ChangePhase, DeviceOwner, GpuNode, GpuPool, GpuSpec, GpuState, Health, ShareState, reasons,
+    Bypass, ChangePhase, DeviceOwner, GhostMemory, GpuNode, GpuPool, GpuSpec, GpuState, Health, Isolation, Sandbox,
+    ShareState, reasons,
 };
 use gputenancy_engine::liveness::Liveness;
 use gputenancy_plan::PoolName;
@@ -53,9 +54,32 @@ fn of_gpu(spec: Option<&GpuSpec>, state: &GpuState) -> Vec<String> {
     found.extend(memory.map(|memory| {
         format!("{memory} of a device in use by no process: it gets no new pods until the memory is free; end programs with /dev/nvidia* open there, or reset the GPU")
     }));
+    found.extend(state.ghost_memory.iter().map(ghost));
     found.extend(state.shares.iter().filter_map(bypass));
+    found.extend(state.shares.iter().filter_map(sandboxed));
     found.extend(state.holders.iter().map(|holder| format!("{holder} {}", holder.remedy())));
     found
+}
+
+/// Memory that no living process explains.
+fn ghost(GhostMemory { start, pids, memory }: &GhostMemory) -> String {
+    let device = start.map(|start| format!(" of the instance at {start}")).unwrap_or_default();
+    let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
+    let ended =
+        if pids.is_empty() { String::new() } else { format!(" (NVML lists {}, which have ended)", pids.join(", ")) };
+    format!(
+        "{memory}{device} in use by no living process{ended}: end programs with /dev/nvidia* open there that belong to no pod, or reset the GPU when its pods have ended"
+    )
+}
+
+/// A pod in a sandbox whose memory nothing limits.
+fn sandboxed(share: &ShareState) -> Option<String> {
+    let Sandbox { handler, .. } = share.sandbox.as_ref().filter(|sandbox| sandbox.enforcement == Isolation::None)?;
+    let DeviceOwner { namespace, pod, .. } = share.device.owner.as_ref()?;
+    Some(format!(
+        "pod {namespace}/{pod} on share {} runs in a sandbox (handler {handler}), and nothing limits its memory: run it without the RuntimeClass, or set spec.enforcement.minimum: Software in the GpuPool, which refuses such pods",
+        share.number
+    ))
 }
 
 /// A pod that goes past the memory limit of its share.

@@ -1,7 +1,8 @@
 //! One device: its name in words, its state and its owner.
 
 use gputenancy_crds::{
-    DeviceState as Reported, GpuSpec, GpuState, Health, InstanceSpec, ShareGroup, Sharing, SharingMode, names, slice_of,
+    ComputeMode, DeviceProcesses, DeviceState as Reported, GpuSpec, GpuState, Health, InstanceSpec, ShareGroup,
+    Sharing, SharingMode, names, slice_of,
 };
 use gputenancy_plan::resource_name;
 use kube::ResourceExt;
@@ -60,7 +61,11 @@ fn slice_in_words(spec: Option<&GpuSpec>, state: &GpuState, number: i32) -> Stri
 }
 
 fn share_in_words(sharing: &Sharing, group: &ShareGroup, number: i32) -> String {
-    let parts = [group.memory.as_ref().map(ToString::to_string), group.compute.map(|c| format!("{c} %"))];
+    let compute = |percent| match group.compute_mode {
+        ComputeMode::Strict => format!("{percent} %"),
+        ComputeMode::Burst => format!("{percent} %, Burst"),
+    };
+    let parts = [group.memory.as_ref().map(ToString::to_string), group.compute.map(compute)];
     let parts = parts.into_iter().flatten().collect::<Vec<_>>().join(", ");
     let parts = if parts.is_empty() { parts } else { format!(" ({parts})") };
     match sharing.mode {
@@ -89,8 +94,16 @@ fn device(gpu: GpuView<'_>, words: String, start: i32, listed: String, reported:
         tenant: pod.as_ref().and_then(|p| tenant_of(gpu.world, &p.namespace)),
         pod,
         processes: reported.clients,
+        containers: reported.processes.iter().map(|found| with_tenant(gpu.world, found)).collect(),
+        more_containers: reported.more_containers,
         note,
     }
+}
+
+/// The processes with the tenant that the cluster shows, which an agent without the right to read grants does not know.
+fn with_tenant(world: &World, found: &DeviceProcesses) -> DeviceProcesses {
+    let tenant = || tenant_of(world, &found.container.as_ref()?.namespace);
+    DeviceProcesses { tenant: found.tenant.clone().or_else(tenant), ..found.clone() }
 }
 
 /// The state, counted as the operator counts it, and what the state alone does not say.

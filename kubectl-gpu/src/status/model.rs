@@ -2,7 +2,7 @@
 
 use std::ops::AddAssign;
 
-use gputenancy_crds::OtherLimit;
+use gputenancy_crds::{DeviceProcesses, OtherLimit};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -151,9 +151,20 @@ pub struct DeviceStatus {
     pub tenant: Option<String>,
     /// Processes that NVML lists on it.
     pub processes: i32,
+    /// The same by container, at most 16 containers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub containers: Vec<DeviceProcesses>,
+    /// Containers that `containers` does not list.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub more_containers: i32,
     /// Why it is withdrawn, or what else its state does not say.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &i32) -> bool {
+    *number == 0
 }
 
 /// What can be had of a device.

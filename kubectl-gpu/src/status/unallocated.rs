@@ -49,7 +49,7 @@ impl<'a> Offers<'a> {
     pub fn unallocated(&self, spec: &GpuSpec, state: &GpuState) -> Vec<Unallocated> {
         let mig = state.mig.is_some_and(|m| m.enabled);
         match &spec.sharing {
-            Some(sharing) if !mig => self.beside_shares(sharing).into_iter().collect(),
+            Some(sharing) if !mig => self.beside_shares(sharing, state).into_iter().collect(),
             None if mig => self.beside_instances(state),
             _ => Vec::new(),
         }
@@ -92,7 +92,7 @@ impl<'a> Offers<'a> {
         best
     }
 
-    fn beside_shares(&self, sharing: &Sharing) -> Option<Unallocated> {
+    fn beside_shares(&self, sharing: &Sharing, state: &GpuState) -> Option<Unallocated> {
         let equal = sharing.shares.iter().any(|g| self.equal.contains(g.resource.as_str()));
         if equal || sharing.mode == SharingMode::TimeSlice {
             return None;
@@ -103,6 +103,10 @@ impl<'a> Offers<'a> {
             let of_one = group.memory.as_ref().map_or(Ok(0), MemoryText::mib).ok()?;
             memory -= count * (of_one + CONTEXT_MIB);
             compute -= i32::try_from(count).ok()? * group.compute.unwrap_or(0);
+            // a pod that holds more than a smaller size keeps its former memory
+            let here = state.shares.iter().filter(|share| group.numbers.contains(&share.number));
+            let kept = here.filter_map(|share| share.memory.as_ref()?.mib().ok());
+            memory -= kept.map(|kept| kept.saturating_sub(of_one).max(0)).sum::<i64>();
         }
         let fits = |shape: &ShareShape| match shape.size {
             ShareSize::Part { memory: more, compute: part } if shape.mode == sharing.mode => {

@@ -179,6 +179,7 @@ pub fn pod_facts(
             terminating: pod.metadata.deletion_timestamp.is_some(),
             controller: controller(fleet, pod),
             do_not_evict: pod.annotations().get(names::DO_NOT_EVICT).is_some_and(|v| v == "true"),
+            created: pod.metadata.creation_timestamp.as_ref().map(|at| at.0),
             noticed: notice.is_some_and(|n| deadline.is_none_or(|d| n.starts_with(&d.to_string()))),
             refused: refusals.get(&uid).cloned(),
             uid,

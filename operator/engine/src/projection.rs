@@ -359,7 +359,16 @@ const LONGEST_ANNOTATION: usize = 4096;
 /// Most extended resources of one container that are kept.
 const MOST_RESOURCES: usize = 16;
 
-/// As [`strip_metadata`]; keeps requests of extended resources and the label of canary pods, and details of the status only of these.
+/// Labels with the queue of a pod, of KAI, Run:ai and Kueue; the first one counts. Label values are at most 63 bytes long.
+const QUEUES: [&str; 3] = ["kai.scheduler/queue", "runai/queue", "kueue.x-k8s.io/queue-name"];
+
+/// The queue of a batch scheduler that a pod names by label.
+pub fn queue(metadata: &ObjectMeta) -> Option<&str> {
+    let labels = metadata.labels.as_ref()?;
+    QUEUES.iter().find_map(|key| labels.get(*key)).map(String::as_str)
+}
+
+/// As [`strip_metadata`]; keeps requests of extended resources, the queue and the label of canary pods, and details of the status only of these.
 /// What a tenant can write without limit is not kept without limit.
 pub fn project_pod(pod: &mut SlimPod) {
     let identity = virtual_identity(&pod.metadata);
@@ -377,7 +386,8 @@ pub fn project_pod(pod: &mut SlimPod) {
     if canary.is_none() {
         pod.status = SlimPodStatus { phase: std::mem::take(&mut pod.status.phase), ..SlimPodStatus::default() };
     }
-    let mut kept: BTreeMap<String, String> = canary.into_iter().collect();
+    let queues = QUEUES.iter().filter_map(|key| labels.remove_entry(*key));
+    let mut kept: BTreeMap<String, String> = canary.into_iter().chain(queues).collect();
     if let Some((labels, annotations)) = identity {
         kept.extend(labels);
         pod.metadata.annotations.get_or_insert_default().extend(annotations);
@@ -460,6 +470,10 @@ mod tests {
         assert_eq!(annotations.keys().collect::<Vec<_>>(), [annotation]);
         let (labels, annotations) = project(json!({"x": "y"}));
         assert!(labels.is_empty() && annotations.is_empty());
+        let (labels, _) = project(json!({"x": "y", "kueue.x-k8s.io/queue-name": "b", "kai.scheduler/queue": "a"}));
+        assert_eq!(labels.len(), 2, "{labels:?}");
+        let metadata = ObjectMeta { labels: Some(labels), ..ObjectMeta::default() };
+        assert_eq!(queue(&metadata), Some("a"));
     }
 
     #[test]

@@ -200,4 +200,20 @@ pub struct InUse {
     pub unattributed: bool,
     /// Value of the pod's priority class: pods of higher priority are evicted last.
     pub priority: i32,
+    /// MiB that programs on a fraction may allocate now, as its agent reports them.
+    pub memory: Option<i64>,
+}
+
+impl Gpu {
+    /// MiB that a fraction in use has beyond those of the layout that is planned for it. Its pod keeps the memory of its present layout, and
+    /// what its agent reports, until the agent reports less.
+    pub(crate) fn retained(&self, used: &InUse, planned: Option<i64>) -> i64 {
+        let sharing = self.base.as_ref().and_then(|base| base.sharing.as_ref());
+        let group =
+            sharing.filter(|s| used.share && s.mode == SharingMode::Fraction).and_then(|s| s.group_of(used.start));
+        let Some(group) = group else { return 0 };
+        let of_layout = || group.memory.as_ref().and_then(|memory| memory.mib().ok());
+        let present = used.memory.or_else(of_layout);
+        present.zip(planned).map_or(0, |(present, planned)| present.saturating_sub(planned).max(0))
+    }
 }

@@ -3,12 +3,17 @@
 //! The agent reports the bypass with the UID of the pod, and has no right to evict. A pod is evicted only from the node whose agent reports
 //! it, so that the token of an agent reaches no pod of another node.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
-use gputenancy_crds::{Bypass, DeviceOwner, Enforcement, GpuNode, GpuPool, GpuState, OnBypass, ShareState};
+use gputenancy_crds::{
+    Bypass, DeviceOwner, Enforcement, GpuNode, GpuPool, GpuState, GpuTenant, OnBypass, ShareState, Trust,
+};
 use gputenancy_engine::{
     change::{Eviction, PodController, PodFacts, Policy},
-    fleet::pod_facts,
+    fleet::{Fleet, pod_facts},
 };
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -34,12 +39,15 @@ pub fn evictions(inventory: &Inventory<'_>, ownership: &Ownership) -> BypassEvic
     for (name, node) in &fleet.gpu_nodes {
         let key = NodeName::from(name.as_str());
         let pool = pool(inventory, ownership, &key).filter(|_| fleet.liveness(name).is_alive());
-        let Some(pool) = pool.filter(|pool| evicts(&pool.spec.enforcement)) else { continue };
+        let Some(pool) = pool.filter(|pool| can_evict(&pool.spec.enforcement)) else { continue };
         let retry = Policy::from(&pool.spec.disruption).eviction_retry;
         let facts =
             pod_facts(inventory.fleet, pods.get(name.as_str()).map_or(&[], Vec::as_slice), None, inventory.refusals);
         for (state, share, bypass) in bypasses(node) {
             let Some((pod, facts)) = owner(share, bypass, &facts) else { continue };
+            if pool.spec.enforcement.on_bypass_by(trust(fleet, &pod)) != OnBypass::Evict {
+                continue;
+            }
             let again = facts.refused.as_ref().and_then(|refusal| refusal.at.checked_add(retry).ok());
             if let Some(at) = again.filter(|at| *at > inventory.now) {
                 found.retry_at = found.retry_at.into_iter().chain([at]).min();
@@ -53,8 +61,16 @@ pub fn evictions(inventory: &Inventory<'_>, ownership: &Ownership) -> BypassEvic
     found
 }
 
-fn evicts(enforcement: &Enforcement) -> bool {
-    enforcement.on_bypass == OnBypass::Evict
+/// Whether the pods of some tenant are evicted.
+fn can_evict(enforcement: &Enforcement) -> bool {
+    let all = [None, Some(Trust::Trusted)];
+    all.into_iter().any(|trust| enforcement.on_bypass_by(trust) == OnBypass::Evict)
+}
+
+/// Trust in the tenant that lists the namespace of a pod; `None`: none does.
+fn trust(fleet: &Fleet, pod: &PodName) -> Option<Trust> {
+    let lists = |tenant: &&Arc<GpuTenant>| tenant.spec.namespaces.iter().any(|listed| *listed.name == *pod.namespace);
+    fleet.tenants.iter().find(lists).map(|tenant| tenant.spec.trust)
 }
 
 /// The only pool of a node without a conflicting owner.

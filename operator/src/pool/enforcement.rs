@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::{DeviceState, GpuNode, GpuState, Isolation, condition::ConditionUpdate, names, reasons};
+use gputenancy_crds::{DeviceState, GpuNode, GpuState, Isolation, Sandbox, condition::ConditionUpdate, names, reasons};
 
 use crate::{fleet_view::MemoryLimit, plan::Problem};
 
@@ -26,7 +26,8 @@ pub fn condition<'a>(minimum: Isolation, mut problems: impl Iterator<Item = &'a 
 /// The weakest means on the GPUs that the platform manages: Hardware where they are whole or in MIG instances. `None`: it manages none
 /// that the agent reports.
 pub fn of_node(node: &GpuNode) -> Option<Isolation> {
-    managed(node).map(|gpu| gpu.enforcement.unwrap_or(Isolation::Hardware)).max()
+    let sandboxed = |gpu: &GpuState| gpu.shares.iter().filter_map(|s| Some(s.sandbox.as_ref()?.enforcement)).max();
+    managed(node).flat_map(|gpu| [Some(gpu.enforcement.unwrap_or(Isolation::Hardware)), sandboxed(gpu)]).flatten().max()
 }
 
 /// The weakest means for the devices that pods have, by namespace of the pods.
@@ -35,10 +36,13 @@ pub fn by_namespace(node: &GpuNode) -> BTreeMap<String, MemoryLimit> {
     for gpu in managed(node) {
         let exclusive = gpu.instances.iter().filter_map(|i| i.device.as_ref()).chain(&gpu.whole);
         let exclusive = exclusive.map(|device| (device, Isolation::Hardware));
-        let shared = gpu.shares.iter().map(|s| (&s.device, gpu.enforcement.unwrap_or_default()));
-        for (device, means) in exclusive.chain(shared) {
+        let shared =
+            gpu.shares.iter().map(|share| (&share.device, gpu.enforcement.unwrap_or_default(), share.sandbox.as_ref()));
+        for (device, means, sandbox) in exclusive.map(|(device, means)| (device, means, None)).chain(shared) {
             let Some(owner) = device.owner.as_ref().filter(|_| !is_canary(device)) else { continue };
-            limits.entry(owner.namespace.clone()).or_default().add(&limit(node, gpu, means));
+            // the driver's limit holds in a sandbox, the library's does not
+            let means = sandbox.map_or(means, |sandbox| means.max(sandbox.enforcement));
+            limits.entry(owner.namespace.clone()).or_default().add(&limit(node, gpu, means, sandbox));
         }
     }
     limits
@@ -53,9 +57,13 @@ fn is_canary(device: &DeviceState) -> bool {
     device.resource.as_deref().is_some_and(names::is_canary_resource)
 }
 
-fn limit(node: &GpuNode, gpu: &GpuState, means: Isolation) -> MemoryLimit {
+fn limit(node: &GpuNode, gpu: &GpuState, means: Isolation, sandbox: Option<&Sandbox>) -> MemoryLimit {
     let unlimited = (means == Isolation::None).then(|| {
         let name = node.metadata.name.as_deref().unwrap_or_default();
+        if let Some(Sandbox { handler, .. }) = sandbox {
+            let why = format!("the library that limits memory is not in sandboxes (RuntimeClass with handler {handler}): run the pods without the RuntimeClass");
+            return (format!("GPU {} of node {name}", gpu.index), why);
+        }
         let why = node.status.iter().find_map(|s| s.enforcement.as_ref()?.reason.clone());
         (format!("GPU {} of node {name}", gpu.index), why.unwrap_or_default())
     });
@@ -123,5 +131,18 @@ mod tests {
         let expected = [("GPU 2 of node n".to_owned(), why()), ("GPU 3 of node n".to_owned(), why())];
         assert_eq!(limits["b"].unlimited, expected.into());
         assert_eq!(limits.len(), 2);
+    }
+
+    #[test]
+    fn pod_in_a_sandbox_has_another_means_than_its_neighbours() {
+        let share = |number: i32, namespace: &str| json!({"number": number, "device": device(Some(namespace))});
+        let mut sandboxed = share(1, "b");
+        sandboxed["sandbox"] = json!({"handler": "runsc", "enforcement": "None"});
+        let seen = node(&[json!({"enforcement": "Software", "shares": [share(0, "a"), sandboxed]})]);
+        let limits = by_namespace(&seen);
+        assert_eq!((limits["a"].means, limits["b"].means), (Isolation::Software, Isolation::None));
+        let why = limits["b"].unlimited.get("GPU 0 of node n").unwrap();
+        assert!(why.contains("handler runsc"), "{why}");
+        assert_eq!(of_node(&seen), Some(Isolation::None));
     }
 }

@@ -1,7 +1,7 @@
 //! The status of profiles.
 
 use gputenancy_crds::{
-    GpuProfile, GpuProfileStatus, Interval,
+    GpuNode, GpuProfile, GpuProfileStatus, Interval, RefusedResize, ShareState,
     condition::{ConditionUpdate, Overall, merge},
     reasons,
 };
@@ -21,7 +21,8 @@ pub fn status(seen: &Seen<'_>, profile: &GpuProfile) -> GpuProfileStatus {
     let refused = matches!(&overall, Overall::Stalled { reason, .. } if *reason != reasons::PROFILE_NOT_SUPPORTED);
     let capacity =
         if refused { gputenancy_crds::Capacity::default() } else { devices::sum(seen.views.devices(), &resource) };
-    let updates = overall.updates().into_iter().chain(interval(profile)).collect();
+    let nodes = seen.fleet.gpu_nodes.iter().map(|(name, node)| (name.as_str(), node.as_ref()));
+    let updates = overall.updates().into_iter().chain(interval(profile)).chain(resized(nodes, &resource)).collect();
     let tenants =
         seen.fleet.tenants.iter().filter(|t| t.spec.gpus.iter().any(|g| g.profile == name && g.count > 0)).count();
     GpuProfileStatus {
@@ -43,6 +44,36 @@ fn interval(profile: &GpuProfile) -> Option<ConditionUpdate> {
              run `nvidia-smi compute-policy --set-timeslice` on the nodes, or leave the field out"
         );
         ConditionUpdate::no("IntervalApplied", reasons::INTERVAL_NOT_APPLIED, message)
+    })
+}
+
+/// So many pods are named in a message.
+const MOST_PODS: usize = 3;
+
+/// Pods that keep more memory than the profile has, because they hold it; `None` without such pods.
+fn resized<'a>(nodes: impl Iterator<Item = (&'a str, &'a GpuNode)>, resource: &str) -> Option<ConditionUpdate> {
+    let shares = |node: &'a GpuNode| node.status.iter().flat_map(|status| &status.gpus).flat_map(|gpu| &gpu.shares);
+    let listed = |(name, node): (&'a str, &'a GpuNode)| shares(node).map(move |share| (name, node, share));
+    let mine = |node: &GpuNode, share: &ShareState| {
+        let listed = node.spec.gpus.iter().any(|gpu| gpu.share_resource(share.number).as_deref() == Some(resource));
+        share.device.resource.as_deref().map_or(listed, |advertised| advertised == resource)
+    };
+    let found = nodes.flat_map(listed).filter(|(_, node, share)| mine(node, share));
+    let refused = found.filter_map(|(node, _, share)| {
+        let (owner, RefusedResize { used, .. }) = (share.device.owner.as_ref()?, share.refused_resize.as_ref()?);
+        let limit = share.memory.as_ref().map_or_else(String::new, |memory| format!(" of {memory}"));
+        Some(format!("{}/{} on {node} holds {used}{limit}", owner.namespace, owner.pod))
+    });
+    let refused: Vec<String> = refused.collect();
+    let more = refused.len().checked_sub(MOST_PODS).filter(|more| *more > 0);
+    let more = more.map_or_else(String::new, |more| format!(" and {more} more"));
+    let named = refused.iter().take(MOST_PODS).map(String::as_str).collect::<Vec<_>>().join(", ");
+    (!refused.is_empty()).then(|| {
+        let message = format!(
+            "{} pods hold more than device.fraction.memory and keep their former limit: {named}{more}; let them free memory, restart them, or set device.fraction.resize: Force",
+            refused.len(),
+        );
+        ConditionUpdate::no("Resized", reasons::MEMORY_IN_USE, message)
     })
 }
 

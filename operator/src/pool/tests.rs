@@ -5,6 +5,7 @@ mod enforcement;
 mod large_fleet;
 mod newer_release;
 mod plugin_configs;
+mod resized;
 mod silent_agents;
 
 use std::{

@@ -15,6 +15,9 @@ pub fn write(seen: &Observed, kind: Managed, namespace: &str) -> Option<Write> {
         Managed::PriorityClassQuota => {
             compare(seen, kind, namespace, render::priority_class_quota(tenant, namespace, &seen.standard))
         }
+        Managed::PodAffinityQuota => {
+            compare(seen, kind, namespace, Some(render::pod_affinity_quota(tenant, namespace)))
+        }
         Managed::Grant => compare(seen, kind, namespace, Some(render::grant(tenant, namespace, seen.grant(namespace)))),
         Managed::Owners => compare(seen, kind, namespace, render::owners(tenant, namespace)),
         Managed::Viewers => compare(seen, kind, namespace, render::viewers(tenant, namespace)),

@@ -46,7 +46,11 @@ impl Kind {
         match managed {
             Managed::NetworkPolicy => Some(Self::NetworkPolicy),
             Managed::Owners | Managed::Viewers | Managed::VirtualCluster => Some(Self::RoleBinding),
-            Managed::LimitRange | Managed::PriorityClassQuota | Managed::Grant | Managed::Quota => None,
+            Managed::LimitRange
+            | Managed::PriorityClassQuota
+            | Managed::PodAffinityQuota
+            | Managed::Grant
+            | Managed::Quota => None,
         }
     }
 }

@@ -22,6 +22,8 @@ pub enum Managed {
     LimitRange,
     /// The quota that admits no pod of other `PriorityClasses`.
     PriorityClassQuota,
+    /// The quota that admits no pod with affinity to pods of other namespaces.
+    PodAffinityQuota,
     /// The grant, without which the policies refuse every pod.
     Grant,
     /// The share of the tenant's budget.
@@ -36,7 +38,8 @@ pub enum Managed {
 
 impl Managed {
     /// Isolate the namespace: written before the grant, and so before the first pod.
-    pub const ISOLATION: [Self; 3] = [Self::NetworkPolicy, Self::LimitRange, Self::PriorityClassQuota];
+    pub const ISOLATION: [Self; 4] =
+        [Self::NetworkPolicy, Self::LimitRange, Self::PriorityClassQuota, Self::PodAffinityQuota];
     /// Give users access: written after the quota.
     pub const ACCESS: [Self; 3] = [Self::Owners, Self::Viewers, Self::VirtualCluster];
 
@@ -56,6 +59,7 @@ impl Managed {
             Self::NetworkPolicy => ("network policy", render::NETWORK_POLICY, "spec.network"),
             Self::LimitRange => ("limit range", render::LIMIT_RANGE, "the platform's default requests"),
             Self::PriorityClassQuota => ("quota", render::PRIORITY_CLASS_QUOTA, "spec.priorityClasses"),
+            Self::PodAffinityQuota => ("quota", render::POD_AFFINITY_QUOTA, "the platform"),
             Self::Grant => ("grant", names::GRANT, "spec.gpus and the catalog"),
             Self::Quota => ("quota", names::QUOTA, "the budget"),
             Self::Owners => ("role binding", render::OWNERS, "spec.owners"),
@@ -79,7 +83,7 @@ impl Managed {
         match self {
             Self::NetworkPolicy => ApiResource::erase::<NetworkPolicy>(&()),
             Self::LimitRange => ApiResource::erase::<LimitRange>(&()),
-            Self::Quota | Self::PriorityClassQuota => ApiResource::erase::<ResourceQuota>(&()),
+            Self::Quota | Self::PriorityClassQuota | Self::PodAffinityQuota => ApiResource::erase::<ResourceQuota>(&()),
             Self::Grant => ApiResource::erase::<GpuGrant>(&()),
             Self::Owners | Self::Viewers | Self::VirtualCluster => ApiResource::erase::<RoleBinding>(&()),
         }
@@ -88,7 +92,7 @@ impl Managed {
     /// The object in a namespace, as the caches have it.
     pub fn cached(self, caches: &Caches, namespace: &str) -> Option<Arc<OwnedObject>> {
         let store = match self {
-            Self::Quota | Self::PriorityClassQuota => {
+            Self::Quota | Self::PriorityClassQuota | Self::PodAffinityQuota => {
                 let quota = caches.quotas.get(namespace, self.name())?;
                 return Some(Arc::new(OwnedObject::of(&*quota)));
             }

@@ -226,6 +226,7 @@ impl Observed {
         grant.priority_classes.clone_from(&spec.priority_classes);
         grant.image_registries.clone_from(&spec.image_registries);
         grant.ingress_hosts.clone_from(&spec.ingress_hosts);
+        grant.virtual_cluster = self.has_virtual_cluster();
         grant.queues.clone_from(&spec.queues);
         grant
     }

@@ -21,6 +21,8 @@ use super::standard::Standard;
 
 /// Name of the quota for `PriorityClasses`, in every namespace of a tenant with `spec.priorityClasses`.
 pub const PRIORITY_CLASS_QUOTA: &str = "gputenancy-priority-classes";
+/// Name of the quota for affinity to pods of other namespaces, in every namespace of a tenant.
+pub const POD_AFFINITY_QUOTA: &str = "gputenancy-pod-affinity";
 /// Name of the owners' role binding in every namespace of a tenant that has owners.
 pub const OWNERS: &str = "gputenancy-owners";
 /// The chart's role for owners: `edit` without network policies.
@@ -125,6 +127,22 @@ pub fn priority_class_quota(tenant: &GpuTenant, namespace: &str, standard: &Stan
         scopes: None,
     };
     Some(ResourceQuota { metadata: meta(tenant, namespace, PRIORITY_CLASS_QUOTA), spec: Some(spec), status: None })
+}
+
+/// A quota that admits no pod whose affinity names namespaces: such a pod keeps pods of other teams away from nodes, or leads to theirs. Pods whose
+/// affinity names none are not counted. The admission policies refuse other namespaces with a reason; this holds without them.
+pub fn pod_affinity_quota(tenant: &GpuTenant, namespace: &str) -> ResourceQuota {
+    let scope = ScopedResourceSelectorRequirement {
+        scope_name: "CrossNamespacePodAffinity".into(),
+        operator: "Exists".into(),
+        values: None,
+    };
+    let spec = ResourceQuotaSpec {
+        hard: Some([("pods".to_owned(), Quantity("0".into()))].into()),
+        scope_selector: Some(ScopeSelector { match_expressions: Some(vec![scope]) }),
+        scopes: None,
+    };
+    ResourceQuota { metadata: meta(tenant, namespace, POD_AFFINITY_QUOTA), spec: Some(spec), status: None }
 }
 
 /// The grant of a namespace.

@@ -120,7 +120,7 @@ fn stored(kind: Managed, object: Value) -> OwnedObject {
     match kind {
         Managed::NetworkPolicy => OwnedObject::of(&serde_json::from_value::<NetworkPolicy>(object).unwrap()),
         Managed::LimitRange => OwnedObject::of(&serde_json::from_value::<LimitRange>(object).unwrap()),
-        Managed::PriorityClassQuota | Managed::Quota => {
+        Managed::PriorityClassQuota | Managed::PodAffinityQuota | Managed::Quota => {
             OwnedObject::of(&serde_json::from_value::<SlimQuota>(object).unwrap())
         }
         Managed::Grant => OwnedObject::of(&serde_json::from_value::<GpuGrant>(object).unwrap()),

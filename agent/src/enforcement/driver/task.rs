@@ -21,12 +21,12 @@ use super::{
 };
 use crate::{
     device::{Device, DeviceView, DriverLimits, KubeletView},
-    enforcement::{CONTEXT_MIB, SHARES, ShareFiles},
+    enforcement::{CONTEXT_MIB, SHARES, ShareFiles, ShareSizes},
     gpu::{Inventory, LimitCall, NvmlError, NvmlThread},
     send_if_changed,
 };
 
-/// Interval of the reconciles: a container has its limit about this long after its start.
+/// Interval of the reconciles: a container has its limit about this long after its start. A share of another size is reconciled at once.
 pub const INTERVAL: Duration = Duration::from_secs(1);
 /// Every so many reconciles the limits are read back, and containers and driver are searched and asked once more.
 const VERIFY_EVERY: u32 = 15;
@@ -82,13 +82,18 @@ impl DriverLimiter {
         mut self,
         view: watch::Receiver<DeviceView>,
         kubelet: watch::Receiver<KubeletView>,
+        mut sizes: watch::Receiver<ShareSizes>,
         inventory: impl Fn() -> Option<Inventory>,
         report: &watch::Sender<DriverLimits>,
     ) {
         let mut ticks = interval(INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            ticks.tick().await;
+            // a share has another size: its files have it already
+            tokio::select! {
+                _ = ticks.tick() => {}
+                Ok(()) = sizes.changed() => {}
+            }
             // without an answer of NVML nothing is known, and nothing changes
             let Some(inventory) = inventory() else { continue };
             let (view, kubelet) = (view.borrow().clone(), kubelet.borrow().clone());

@@ -19,6 +19,7 @@ fn device(id: &str, mig: Option<u32>, share: Option<i32>) -> Device {
             compute: None,
             limit_mib: None,
             pace: None,
+            resize: gputenancy_crds::ResizePolicy::default(),
         }),
         numa: None,
         cordoned: false,

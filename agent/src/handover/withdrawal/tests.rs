@@ -125,3 +125,26 @@ fn memory_that_no_process_explains_withdraws_a_free_device_until_it_is_free() {
     assert_eq!(scan(22, &leak, &[]).1, [900]);
     assert_eq!(scan(23, &[], &[]), nothing);
 }
+
+#[test]
+fn device_whose_processes_have_ended_is_withdrawn_until_nvml_forgets_them() {
+    let mut node = Node::new(vec![mig(7)]);
+    // as NVML lists it: process 3 has ended, and 10 lives
+    let listed = |pids: &[u32]| {
+        let mut inventory = inventory(&pids.iter().map(|pid| (*pid, Some(7))).collect::<Vec<_>>());
+        inventory.gpus[0].clients.iter_mut().for_each(|process| process.memory = Some(900 << 20));
+        inventory
+    };
+    let mut scan = |second: u64, pids: &[u32], owned: &[(&str, &str)]| {
+        let mut devices = node.devices.clone();
+        let processes = Processes { origin: &origin, start: &|pid| Some(u64::from(pid) * 100) };
+        let now = node.now + SECOND * u32::try_from(second).unwrap();
+        node.withdrawal.cordon(&mut devices, &listed(pids), &owners(owned), &processes, now);
+        (devices[0].cordoned, node.withdrawal.quarantined().values().copied().collect::<Vec<_>>())
+    };
+    assert_eq!(scan(0, &[3], &[]), (false, vec![]));
+    assert_eq!(scan(10, &[3], &[]), (true, vec![900]));
+    assert_eq!(scan(11, &[], &[]), (false, vec![]));
+    assert_eq!(scan(12, &[3], &[]), (false, vec![]), "counted anew");
+    assert_eq!(scan(30, &[3, 10], &[("MIG-7", "p10")]), (false, vec![]), "it has an owner");
+}

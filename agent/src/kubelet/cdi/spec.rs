@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{
     KIND,
     driver::{DeviceNode, Driver, Mount},
-    name,
+    name, plain_name,
 };
 use crate::{
     device::Device,
@@ -42,10 +42,16 @@ pub fn render<'a>(devices: impl IntoIterator<Item = &'a Device>, driver: &Driver
             edits.insert("env".to_owned(), json!(env));
             edits.insert("mounts".to_owned(), mps.mounts.iter().map(mps_mount).collect());
         }
-        if let (Some(mounts), Some(edits)) = (limited(device, driver), edits.as_object_mut()) {
+        let plain = edits.clone();
+        let limits = limited(device, driver);
+        if let (Some(mounts), Some(edits)) = (&limits, edits.as_object_mut()) {
             edits.insert("mounts".to_owned(), json!(mounts));
         }
-        ids.map(|id| json!({"name": name(&id), "containerEdits": edits})).collect::<Vec<_>>()
+        // also where nothing is limited now: a container that was started with this name is restarted with it
+        let has_plain = device.share.as_ref().is_some_and(|share| share.limit_mib.is_some());
+        let plain = has_plain.then(|| json!({"name": plain_name(&device.id), "containerEdits": plain}));
+        let named = ids.map(|id| json!({"name": name(&id), "containerEdits": edits}));
+        named.chain(plain).collect::<Vec<_>>()
     };
     let devices: Vec<Value> = devices.into_iter().flat_map(device).collect();
     let hooks = driver.hook.as_ref().zip(driver.libraries.as_ref());

@@ -80,6 +80,7 @@ fn mps_share_gets_its_limits_and_the_folders_of_its_server() {
         compute: Some(25),
         limit_mib: None,
         pace: None,
+        resize: gputenancy_crds::ResizePolicy::default(),
     };
     let gpu = whole(0);
     let device = Device { id: DeviceId::share(&gpu.gpu_uuid, 3), share: Some(share), ..gpu };
@@ -118,6 +119,7 @@ fn limited_share_gets_the_libraries_under_the_names_of_cuda_and_nvml_and_an_excl
         compute: None,
         limit_mib: Some(19_840),
         pace: None,
+        resize: gputenancy_crds::ResizePolicy::default(),
     };
     let device = Device { id: DeviceId::share(&gpu.gpu_uuid, 2), share: Some(share), ..gpu };
     let both = [device.clone(), whole(1)];

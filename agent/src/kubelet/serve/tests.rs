@@ -131,6 +131,7 @@ impl Fixture {
             handover: HandoverCheck::new(read, origins),
             mps: None,
             shim: None,
+            sandboxes: None,
             requests: watch::channel(None).1,
             list: sender.subscribe(),
             watchers: ListWatchers::new(Arc::default()),

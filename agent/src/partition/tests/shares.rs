@@ -16,6 +16,7 @@ fn shared(numbers: &[i32]) -> GpuSpec {
         memory: Some(gputenancy_crds::MemoryText::from_mib(10_240)),
         compute: Some(15),
         numbers: numbers.to_vec(),
+        ..ShareGroup::default()
     };
     let sharing = Sharing { mode: SharingMode::Fraction, shares: vec![group], ..Sharing::default() };
     GpuSpec { sharing: Some(sharing), ..spec(false, &[]) }

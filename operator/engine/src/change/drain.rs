@@ -1,6 +1,8 @@
 //! From the notice to an idle device: free devices are withdrawn at once, one in use only right before its owner is evicted, because
 //! an early hold hides free neighbours from the scheduler. A device is withdrawn when the scheduler no longer counts it.
 
+use std::borrow::Cow;
+
 use gputenancy_crds::{Change, ChangePhase, DoNotEvict, Health, Layout, OnTimeout, UnmanagedPods, reasons};
 use gputenancy_plan::{PodName, plain};
 use k8s_openapi::jiff::Timestamp;
@@ -188,6 +190,8 @@ fn evict(ctx: &ChangeContext<'_>, mut draft: Draft<'_>, change: &Change, removed
             continue;
         };
         if blocked(ctx, facts).is_some() {
+            // the annotation ends, and nothing else would wake the change then
+            draft.requeue_at(protected_until(ctx, facts));
             continue;
         }
         let due = match &facts.refused {
@@ -202,7 +206,12 @@ fn evict(ctx: &ChangeContext<'_>, mut draft: Draft<'_>, change: &Change, removed
             }
         };
         if due {
-            let reason = format!("{} of {} is removed: {}", device.place(), ctx.title(), draft.reason_for_owner());
+            let mut reason = format!("{} of {} is removed: {}", device.place(), ctx.title(), draft.reason_for_owner());
+            if facts.do_not_evict && policy.do_not_evict == DoNotEvict::Honor {
+                reason.push_str("; the annotation gputenancy.io/do-not-evict held until ");
+                reason.push_str(&protection_end(ctx, facts).to_string());
+                reason.push_str(", spec.disruption.doNotEvictFor of the GpuPool after the pod's creation");
+            }
             draft.decision.evictions.insert(Eviction { pod, uid: facts.uid.clone(), reason });
         }
     }
@@ -217,20 +226,32 @@ pub(super) fn is_next(ctx: &ChangeContext<'_>, device: &Device<'_>) -> bool {
 }
 
 /// Why a pod is not evicted, with the remedy.
-fn blocked(ctx: &ChangeContext<'_>, pod: &PodFacts) -> Option<&'static str> {
-    if pod.do_not_evict && ctx.observation.policy.do_not_evict == DoNotEvict::Honor {
-        return Some(
-            "it is annotated gputenancy.io/do-not-evict: delete it or remove the annotation, or write doNotEvict: Ignore in spec.disruption of the GpuPool",
-        );
+fn blocked(ctx: &ChangeContext<'_>, pod: &PodFacts) -> Option<Cow<'static, str>> {
+    if let Some(until) = protected_until(ctx, pod) {
+        return Some(Cow::Owned(format!(
+            "it is annotated gputenancy.io/do-not-evict, which holds until {until}: delete it or remove the annotation, or write a shorter doNotEvictFor, or doNotEvict: Ignore, in spec.disruption of the GpuPool"
+        )));
     }
     match pod.controller {
         PodController::None if ctx.observation.policy.unmanaged_pods == UnmanagedPods::Wait => {
-            Some("no controller would replace it: delete it when it can be spared")
+            Some("no controller would replace it: delete it when it can be spared".into())
         }
-        PodController::DaemonSet => Some("its DaemonSet would recreate it here: change the DaemonSet"),
-        PodController::Static => Some("it is a static pod: remove its manifest from the node"),
+        PodController::DaemonSet => Some("its DaemonSet would recreate it here: change the DaemonSet".into()),
+        PodController::Static => Some("it is a static pod: remove its manifest from the node".into()),
         PodController::None | PodController::Replaces => None,
     }
+}
+
+/// When the annotation of a pod ends that keeps it from eviction now; `None`: no annotation keeps it.
+fn protected_until(ctx: &ChangeContext<'_>, pod: &PodFacts) -> Option<Timestamp> {
+    let honored = pod.do_not_evict && ctx.observation.policy.do_not_evict == DoNotEvict::Honor;
+    honored.then(|| protection_end(ctx, pod)).filter(|end| *end > ctx.observation.now)
+}
+
+/// When the annotation of a pod ends. A pod whose creation is not known counts as new.
+fn protection_end(ctx: &ChangeContext<'_>, pod: &PodFacts) -> Timestamp {
+    let (now, length) = (ctx.observation.now, ctx.observation.policy.do_not_evict_for);
+    pod.created.unwrap_or(now).checked_add(length).unwrap_or(Timestamp::MAX)
 }
 
 /// Every pod and process that the change waits for.

@@ -19,6 +19,8 @@ pub struct Policy {
     pub unmanaged_pods: UnmanagedPods,
     /// Whether pods may ask not to be evicted.
     pub do_not_evict: DoNotEvict,
+    /// How long they may, after their creation.
+    pub do_not_evict_for: SignedDuration,
     /// Whether the pool's maintenance windows allow a change to begin.
     pub window: Window,
     /// How long the agent may take to partition, and kubelet to agree.
@@ -46,6 +48,7 @@ impl From<&Disruption> for Policy {
             on_timeout: disruption.on_timeout,
             unmanaged_pods: disruption.unmanaged_pods,
             do_not_evict: disruption.do_not_evict,
+            do_not_evict_for: or_seconds(&disruption.do_not_evict_for, 7 * 24 * 3600),
             window: Window::Always,
             partition_timeout: SignedDuration::from_mins(5),
             canary: None,

@@ -69,6 +69,8 @@ pub struct PodFacts {
     pub controller: PodController,
     /// It carries `gputenancy.io/do-not-evict: "true"`.
     pub do_not_evict: bool,
+    /// When it was created, from which the time of that annotation counts; `None`: not known.
+    pub created: Option<Timestamp>,
     /// It carries the notice of this change.
     pub noticed: bool,
     /// The last eviction was refused.

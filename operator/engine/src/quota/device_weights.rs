@@ -60,7 +60,7 @@ fn weight(board: &BoardGeometry, shape: &Shape) -> Option<Weight> {
 
 #[cfg(test)]
 mod tests {
-    use gputenancy_crds::{Interval, SharingMode, Trust};
+    use gputenancy_crds::{ComputeMode, Interval, ResizePolicy, SharingMode, Trust};
     use gputenancy_plan::{
         board::{ShareShape, ShareSize},
         snapshot::{Node, Pool, Profile},
@@ -102,8 +102,13 @@ mod tests {
     /// Two pools of boards with axes of 8 and of 4, and an old board that is in no pool.
     fn weighed(listed: &[&str]) -> BTreeMap<String, String> {
         let (large, small) = (board("A100", 8, &[("1g.10gb", 1), ("3g.40gb", 4)]), board("A30", 4, &[("1g.6gb", 1)]));
-        let quarter =
-            ShareShape { mode: SharingMode::TimeSlice, interval: Interval::Default, size: ShareSize::Equal(4) };
+        let quarter = ShareShape {
+            mode: SharingMode::TimeSlice,
+            interval: Interval::Default,
+            resize: ResizePolicy::default(),
+            compute_mode: ComputeMode::default(),
+            size: ShareSize::Equal(4),
+        };
         let any = Shape::AtLeast { slices: 1, memory: 0 };
         let snapshot = Snapshot {
             profiles: [

@@ -148,6 +148,46 @@ fn annotation_holds_up_a_change_only_where_the_pool_honors_it() {
 }
 
 #[test]
+fn annotation_holds_for_the_time_of_the_pool_after_the_creation_of_the_pod() {
+    let mut world = World::new(&split());
+    world.start(0);
+    world.policy.do_not_evict_for = SignedDuration::from_hours(2);
+    let created = world.now.checked_sub(SignedDuration::from_hours(1)).unwrap();
+    world.pods.values_mut().for_each(|pod| (pod.do_not_evict, pod.created) = (true, Some(created)));
+    world.policy.on_timeout = OnTimeout::Wait;
+    world.agent();
+    world.kubelet();
+    world.target = Some(halves());
+    let run = |world: &mut World| {
+        let decisions: Vec<ChangeDecision> = (0..4)
+            .map(|_| {
+                let decision = world.operate(3);
+                world.agent();
+                world.kubelet();
+                decision
+            })
+            .collect();
+        decisions
+    };
+    let last = run(&mut world).pop().unwrap();
+    let end = created.checked_add(SignedDuration::from_hours(2)).unwrap();
+    assert_eq!((world.evicted.len(), last.requeue_at.is_some_and(|at| at <= end)), (0, true));
+    let progress = format!("{:?}", last.progress);
+    assert!(progress.contains(&format!("gputenancy.io/do-not-evict, which holds until {end}")), "{progress}");
+    world.pass(SignedDuration::from_mins(59));
+    run(&mut world);
+    assert_eq!(world.evicted.len(), 0);
+    world.pass(SignedDuration::from_mins(1));
+    let decisions = run(&mut world);
+    assert_eq!(world.evicted.len(), 1);
+    let reasons: Vec<&str> = decisions.iter().flat_map(|d| &d.evictions).map(|e| e.reason.as_str()).collect();
+    assert!(
+        reasons.len() == 1 && reasons[0].contains(&format!("do-not-evict held until {end}")),
+        "the event says why: {reasons:?}"
+    );
+}
+
+#[test]
 fn owners_go_as_soon_as_the_scheduler_counts_on_nothing_that_goes_and_not_before() {
     let mut world = World::new(&split());
     world.start(0);

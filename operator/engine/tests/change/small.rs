@@ -130,7 +130,9 @@ impl World {
             assert!(going.contains(&eviction.pod), "{} owns nothing that goes", eviction.pod);
             let pod = self.pods.get_mut(&eviction.pod).unwrap();
             assert_eq!(pod.uid, eviction.uid);
-            assert!(!pod.do_not_evict || self.policy.do_not_evict == DoNotEvict::Ignore);
+            let end = pod.created.map(|at| at.checked_add(self.policy.do_not_evict_for).unwrap());
+            let over = end.is_some_and(|end| end <= self.now);
+            assert!(!pod.do_not_evict || over || self.policy.do_not_evict == DoNotEvict::Ignore);
             if self.refuses {
                 pod.refused = Some(Refusal { at: self.now, message: "budget b needs 1 pod".into() });
             } else if !pod.terminating {

@@ -228,6 +228,7 @@ impl World {
             terminating: pod.terminating,
             controller: pod.controller.clone(),
             do_not_evict: false,
+            created: None,
             noticed: pod.notice.is_some_and(|n| deadline.is_none_or(|d| d == n)),
             refused: self.refused.get(&pod.uid).map(|at| Refusal { at: *at, message: "budget b".into() }),
         };

@@ -1,6 +1,6 @@
 //! What a profile asks of the hardware; a board resolves it.
 
-use gputenancy_crds::{Interval, SharingMode};
+use gputenancy_crds::{ComputeMode, Interval, ResizePolicy, SharingMode};
 
 /// What a profile is on the hardware.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +50,10 @@ pub struct ShareShape {
     pub mode: SharingMode,
     /// Length of a time-slice.
     pub interval: Interval,
+    /// What happens to pods that hold more than a smaller memory.
+    pub resize: ResizePolicy,
+    /// Whether it may use compute that its neighbours leave idle.
+    pub compute_mode: ComputeMode,
     /// Its size.
     pub size: ShareSize,
 }

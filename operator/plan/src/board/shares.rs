@@ -1,6 +1,6 @@
 //! Shares of a GPU without MIG: what one of them has on a board, and how many fit.
 
-use gputenancy_crds::{Interval, SharingMode};
+use gputenancy_crds::{ComputeMode, Interval, ResizePolicy, SharingMode};
 
 use super::{
     geometry::BoardGeometry,
@@ -30,6 +30,10 @@ pub struct ShareOffer {
     pub memory: Option<i64>,
     /// Compute of one share, in percent of the GPU.
     pub compute: Option<i32>,
+    /// What happens to pods that hold more than a smaller memory.
+    pub resize: ResizePolicy,
+    /// Whether it may use compute that its neighbours leave idle.
+    pub compute_mode: ComputeMode,
 }
 
 impl BoardGeometry {
@@ -40,7 +44,7 @@ impl BoardGeometry {
 
     /// What a share is on this board; `None` if not even one fits.
     pub fn share(&self, shape: &ShareShape) -> Option<ShareOffer> {
-        let ShareShape { mode, interval, size } = *shape;
+        let ShareShape { mode, interval, resize, compute_mode, size } = *shape;
         let (exactly, memory, compute) = match (mode, size) {
             (SharingMode::Mps, ShareSize::Equal(n)) if n <= MPS_CLIENTS => {
                 let n = n.max(1);
@@ -50,7 +54,7 @@ impl BoardGeometry {
             (_, ShareSize::Equal(n)) => (Some(n.clamp(1, MAX_SHARES)), None, None),
             (_, ShareSize::Part { memory, compute }) => (None, Some(memory), Some(compute)),
         };
-        let offer = ShareOffer { mode, interval, exactly, memory, compute };
+        let offer = ShareOffer { mode, interval, exactly, memory, compute, resize, compute_mode };
         let fits = memory.is_none_or(|m| m > 0) && Room::of(self, mode).takes(&offer, 1);
         fits.then_some(offer)
     }
@@ -101,9 +105,19 @@ impl Room {
         }
     }
 
+    /// What is left when shares have so many MiB more than their profile gives them.
+    pub fn without(self, memory: i64) -> Self {
+        Self { memory: self.memory.saturating_sub(memory), ..self }
+    }
+
     /// Whether so many more fit.
     pub fn takes(self, offer: &ShareOffer, n: i64) -> bool {
-        let Self { memory, compute, shares } = self.less(offer, n);
+        self.less(offer, n).is_enough()
+    }
+
+    /// Whether no more is given away than there is.
+    pub fn is_enough(self) -> bool {
+        let Self { memory, compute, shares } = self;
         memory >= 0 && compute >= 0 && shares >= 0
     }
 }
@@ -117,7 +131,13 @@ mod tests {
     }
 
     fn shape(mode: SharingMode, size: ShareSize) -> ShareShape {
-        ShareShape { mode, interval: Interval::Default, size }
+        ShareShape {
+            mode,
+            interval: Interval::Default,
+            resize: ResizePolicy::default(),
+            compute_mode: ComputeMode::default(),
+            size,
+        }
     }
 
     #[test]

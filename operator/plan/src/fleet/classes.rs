@@ -58,6 +58,7 @@ struct Used<'a> {
     resource: &'a str,
     has_pod: bool,
     priority: i32,
+    memory: Option<i64>,
     /// Index of the holder of more than its guarantee that has it.
     excess: Option<usize>,
 }
@@ -71,6 +72,7 @@ impl<'a> Likeness<'a> {
             resource: &u.resource,
             has_pod: u.pod.is_some(),
             priority: u.priority,
+            memory: u.memory,
             excess,
         };
         let failed = if let Availability::Failed(failed) = &gpu.availability { Some(failed) } else { None };

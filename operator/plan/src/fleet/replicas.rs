@@ -20,7 +20,7 @@ pub(super) fn refreshed(layout: Arc<Layout>, gpu: &Gpu, options: &BoardOptions<'
     }
     let Some(sharing) = &layout.sharing else { return layout };
     if sharing.mode == SharingMode::Fraction {
-        return resized(sharing, options)
+        return resized(sharing, gpu, options)
             .map_or(layout, |sharing| Arc::new(Layout { sharing: Some(sharing), ..Layout::default() }));
     }
     let [group] = sharing.shares.as_slice() else { return layout };
@@ -38,24 +38,38 @@ pub(super) fn refreshed(layout: Arc<Layout>, gpu: &Gpu, options: &BoardOptions<'
 
 /// The fractions with the present size of their profiles; `None` if that is what they have, or if so many of that size do not fit on the GPU: then
 /// it keeps the old sizes until it has fewer shares.
-fn resized(sharing: &Sharing, options: &BoardOptions<'_>) -> Option<Sharing> {
+///
+/// Each pod keeps the memory that it has until its agent reports less: a size that becomes smaller makes no space at first.
+fn resized(sharing: &Sharing, gpu: &Gpu, options: &BoardOptions<'_>) -> Option<Sharing> {
     let mode = sharing.mode;
     let size = |group: &ShareGroup| {
         let offered = options.shares().find(|(offer, _)| offer.resource.as_ref() == Some(&group.resource));
-        offered.map(|(_, offer)| (offer.memory, offer.compute)).filter(|(memory, _)| memory.is_some())
+        let size = offered.map(|(_, offer)| (offer.memory, offer.compute, offer.compute_mode, offer.resize));
+        size.filter(|(memory, ..)| memory.is_some())
     };
     let mut room = Room::of(options.board, mode);
     let mut shares = Vec::new();
     for group in &sharing.shares {
-        let present = || (group.memory.as_ref().and_then(|memory| memory.mib().ok()), group.compute);
-        let (memory, compute) = size(group).unwrap_or_else(present);
-        let offer = ShareOffer { mode, interval: sharing.interval, exactly: None, memory, compute };
+        let present = || {
+            (
+                group.memory.as_ref().and_then(|memory| memory.mib().ok()),
+                group.compute,
+                group.compute_mode,
+                group.resize,
+            )
+        };
+        let (memory, compute, compute_mode, resize) = size(group).unwrap_or_else(present);
+        let offer =
+            ShareOffer { mode, interval: sharing.interval, exactly: None, memory, compute, resize, compute_mode };
+        let here = gpu.used.iter().filter(|used| used.share && group.numbers.contains(&used.start));
+        room = room.without(here.map(|used| gpu.retained(used, memory)).sum());
         let count = i64::try_from(group.numbers.len()).ok()?;
         if !room.takes(&offer, count) {
             return None;
         }
         room = room.less(&offer, count);
-        shares.push(ShareGroup { memory: memory.map(MemoryText::from_mib), compute, ..group.clone() });
+        let memory = memory.map(MemoryText::from_mib);
+        shares.push(ShareGroup { memory, compute, compute_mode, resize, ..group.clone() });
     }
     (shares != sharing.shares).then_some(Sharing { shares, ..sharing.clone() })
 }

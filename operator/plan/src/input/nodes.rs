@@ -161,6 +161,7 @@ fn devices_in_use(
             pod: owner.map(|o| PodName { namespace: interner.text(&o.namespace), name: o.pod.clone() }),
             unattributed: owner.is_none() && held(start),
             priority: priority.unwrap_or(0),
+            memory: None,
         }
     };
     let busy = |d: &DeviceState, start: i32| d.owner.is_some() || d.clients > 0 || held(start);
@@ -190,7 +191,9 @@ fn devices_in_use(
         let Some(named) = share.device.resource.clone().or_else(listed) else { continue };
         let start = slice_of(share.number).0;
         let instance = state.instances.iter().find(|i| mig && i.start == start);
-        used.push(in_use(&share.device, (share.number, true), instance.map(|i| i.profile.as_str()), &named));
+        let memory = share.memory.as_ref().and_then(|memory| memory.mib().ok());
+        let found = in_use(&share.device, (share.number, true), instance.map(|i| i.profile.as_str()), &named);
+        used.push(InUse { memory, ..found });
     }
     // a start that NVML shows twice counts once
     used.sort_by_key(|u| (u.start, u.share));

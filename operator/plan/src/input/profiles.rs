@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use gputenancy_crds::{
-    Device, Fraction, GpuProfile, GpuProfileSpec, Interval, MAX_SLICES, MemoryText, Mig, Mps, SharingMode,
-    SlicedDevice, TimeSlice, Trust, names,
+    ComputeMode, Device, Fraction, GpuProfile, GpuProfileSpec, Interval, MAX_SLICES, MemoryText, Mig, Mps,
+    ResizePolicy, SharingMode, SlicedDevice, TimeSlice, Trust, names,
 };
 
 use super::Interner;
@@ -80,15 +80,21 @@ fn shape(device: &Device) -> Result<Shape, String> {
         Device { time_slice: Some(TimeSlice { replicas, interval, of: None }), .. } => Shape::Share(ShareShape {
             mode: SharingMode::TimeSlice,
             interval: *interval,
+            resize: ResizePolicy::default(),
+            compute_mode: ComputeMode::default(),
             size: ShareSize::Equal(*replicas),
         }),
         Device { mps: Some(Mps { replicas: Some(n), .. }), .. } => share(SharingMode::Mps, ShareSize::Equal(*n)),
         Device { mps: Some(Mps { memory: Some(memory), threads: Some(threads), .. }), .. } => {
             share(SharingMode::Mps, part("mps", memory, *threads)?)
         }
-        Device { fraction: Some(Fraction { memory, compute }), .. } => {
-            share(SharingMode::Fraction, part("fraction", memory, *compute)?)
-        }
+        Device { fraction: Some(Fraction { memory, compute, compute_mode, resize }), .. } => Shape::Share(ShareShape {
+            mode: SharingMode::Fraction,
+            interval: Interval::Default,
+            resize: *resize,
+            compute_mode: *compute_mode,
+            size: part("fraction", memory, *compute)?,
+        }),
         _ => return Err("spec.device: write exactly one of whole, mig, timeSlice, mps, fraction".into()),
     })
 }
@@ -104,7 +110,8 @@ fn instance(field: &str, mig: &Mig) -> Result<Shape, String> {
 }
 
 fn share(mode: SharingMode, size: ShareSize) -> Shape {
-    Shape::Share(ShareShape { mode, interval: Interval::Default, size })
+    let (resize, compute_mode) = (ResizePolicy::default(), ComputeMode::default());
+    Shape::Share(ShareShape { mode, interval: Interval::Default, resize, compute_mode, size })
 }
 
 fn part(field: &str, memory: &MemoryText, compute: i32) -> Result<ShareSize, String> {

@@ -32,6 +32,8 @@ struct InUse {
     weight: i64,
     /// The slot that counts it when kept: devices that count in the same way are alike.
     slot: Option<usize>,
+    /// MiB that its pod keeps beyond those of its kind.
+    retained: i64,
 }
 
 /// How many of each kind, by its index.
@@ -45,8 +47,9 @@ pub(super) fn layouts(class: &GpuClass<'_>, options: &BoardOptions<'_>, weights:
     for mode in [SharingMode::TimeSlice, SharingMode::Mps, SharingMode::Fraction] {
         let of_mode: Vec<usize> =
             (0..kinds.len()).filter(|i| kinds.get(*i).is_some_and(|k| k.offer.mode == mode)).collect();
-        for counts in sets(&kinds, &of_mode, Room::of(options.board, mode)) {
-            layouts.extend(placed(&kinds, &counts, present.filter(|p| p.mode == mode), &taken(present)));
+        let room = Room::of(options.board, mode);
+        for counts in sets(&kinds, &of_mode, room) {
+            layouts.extend(placed((&kinds, room), &counts, present.filter(|p| p.mode == mode), &taken(present)));
         }
     }
     let mut seen = BTreeSet::new();
@@ -59,22 +62,26 @@ fn taken(present: Option<&Sharing>) -> BTreeSet<i32> {
 }
 
 fn kinds(class: &GpuClass<'_>, options: &BoardOptions<'_>, weights: &[i64]) -> Vec<Kind> {
-    let used = |resource: &str| {
+    let used = |resource: &str, memory: Option<i64>| {
         let used = class.gpu.used.iter().zip(weights).zip(&class.kept);
         let here = used.filter(|((u, _), _)| u.share && *u.resource == *resource);
-        here.map(|((u, weight), slot)| InUse { number: u.start, weight: *weight, slot: *slot }).collect()
+        here.map(|((u, weight), slot)| {
+            let retained = class.gpu.retained(u, memory);
+            InUse { number: u.start, weight: *weight, slot: *slot, retained }
+        })
+        .collect()
     };
     let offered = options.shares().map(|(offer, share)| {
         let resource = offer.resource.clone().unwrap_or_default();
         let most = share.exactly.map_or(MAX_SHARES, |n| n).into();
-        Kind { offer: *share, used: used(&resource), resource, most }
+        Kind { offer: *share, used: used(&resource, share.memory), resource, most }
     });
     let mut kinds: Vec<Kind> = offered.collect();
     // shares that exist may stay, also those of no profile of the pool
     let present = class.base.iter().filter_map(|l| l.sharing.as_ref());
     for (sharing, group) in present.flat_map(|s| s.shares.iter().map(move |group| (s, group))) {
         if !kinds.iter().any(|k| k.resource == group.resource) {
-            kinds.push(existing(sharing, group, used(&group.resource)));
+            kinds.push(existing(sharing, group, used(&group.resource, mib(group))));
         }
     }
     kinds
@@ -82,10 +89,16 @@ fn kinds(class: &GpuClass<'_>, options: &BoardOptions<'_>, weights: &[i64]) -> V
 
 fn existing(sharing: &Sharing, group: &ShareGroup, used: Vec<InUse>) -> Kind {
     let count = i32::try_from(group.numbers.len()).unwrap_or(MAX_SHARES);
-    let memory = group.memory.as_ref().and_then(|memory| memory.mib().ok());
+    let memory = mib(group);
     let exactly = memory.is_none().then_some(count);
-    let offer = ShareOffer { mode: sharing.mode, interval: sharing.interval, exactly, memory, compute: group.compute };
+    let Sharing { mode, interval, .. } = *sharing;
+    let ShareGroup { compute, compute_mode, resize, .. } = *group;
+    let offer = ShareOffer { mode, interval, exactly, memory, compute, resize, compute_mode };
     Kind { offer, resource: group.resource.clone(), most: count.into(), used }
+}
+
+fn mib(group: &ShareGroup) -> Option<i64> {
+    group.memory.as_ref().and_then(|memory| memory.mib().ok())
 }
 
 /// Every set that fits. Shares that split a GPU equally have it for themselves; the others are combined.
@@ -125,7 +138,12 @@ fn combine(kinds: &[Kind], rest: &[usize], room: Room, most_sets: usize, set: &m
 }
 
 /// The layouts with these counts: one for each choice of the shares in use that stay.
-fn placed(kinds: &[Kind], counts: &Counts, present: Option<&Sharing>, taken: &BTreeSet<i32>) -> Vec<Layout> {
+fn placed(
+    (kinds, room): (&[Kind], Room),
+    counts: &Counts,
+    present: Option<&Sharing>,
+    taken: &BTreeSet<i32>,
+) -> Vec<Layout> {
     let mut choices: Vec<BTreeMap<usize, Vec<i32>>> = vec![BTreeMap::new()];
     for (index, n) in counts {
         let Some(kind) = kinds.get(*index) else { continue };
@@ -139,7 +157,19 @@ fn placed(kinds: &[Kind], counts: &Counts, present: Option<&Sharing>, taken: &BT
         });
         choices = extended.take(MAX_CHOICES).collect();
     }
+    choices.retain(|kept| fits(kinds, room, counts, kept));
     choices.into_iter().filter_map(|kept| layout(kinds, counts, &kept, present, taken)).collect()
+}
+
+/// Whether the shares fit with what pods on those that stay keep beyond the size of their profile.
+fn fits(kinds: &[Kind], room: Room, counts: &Counts, kept: &BTreeMap<usize, Vec<i32>>) -> bool {
+    let stays = |index: usize, number: i32| kept.get(&index).is_some_and(|kept| kept.contains(&number));
+    let retained = |(index, kind): (usize, &Kind)| -> i64 {
+        kind.used.iter().filter(|u| stays(index, u.number)).map(|u| u.retained).sum()
+    };
+    let kept = kinds.iter().enumerate().map(retained).sum();
+    let left = counts.iter().filter_map(|(index, n)| Some((kinds.get(*index)?, *n)));
+    kept == 0 || left.fold(room.without(kept), |room, (kind, n)| room.less(&kind.offer, n)).is_enough()
 }
 
 /// Which shares in use stay when there are so many: all, or every way to divide them among those that count alike, the most important
@@ -208,6 +238,8 @@ fn layout(
             resource: kind.resource.clone(),
             memory: kind.offer.memory.map(MemoryText::from_mib),
             compute: kind.offer.compute,
+            resize: kind.offer.resize,
+            compute_mode: kind.offer.compute_mode,
             numbers,
         });
     }

@@ -82,7 +82,16 @@ pub fn fleet() -> Snapshot {
                     let resource = interner.text(&profiles[name].1);
                     let pod = Some(take(&mut dice, &mut interner, name, pods));
                     let profile = profile.map(|p| interner.text(p));
-                    used.push(InUse { start, share: false, profile, resource, pod, unattributed: false, priority: 0 });
+                    used.push(InUse {
+                        start,
+                        share: false,
+                        profile,
+                        resource,
+                        pod,
+                        unattributed: false,
+                        priority: 0,
+                        memory: None,
+                    });
                 }
             }
             let spec =

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::{Device, Layout, SharingAcknowledgement, SharingMode, Trust};
+use gputenancy_crds::{
+    ComputeMode, Device, Layout, MemoryText, ResizePolicy, SharingAcknowledgement, SharingMode, Trust,
+};
 use gputenancy_plan::{board::CONTEXT_MIB, explain};
 use proptest::{prelude::*, sample::select};
 use serde_json::{Value, json};
@@ -488,7 +490,46 @@ fn fractions_get_the_new_size_of_their_profile_where_it_fits_and_no_pod_is_evict
     assert_eq!(evictions(&grown), 0);
     let smaller = fleet.clone().profile("frac", of("5Gi", 10)).plan();
     assert_eq!(size(&target(&smaller)), (5120, 10, numbers.clone()));
+    let burst = json!({"fraction": {"memory": "10Gi", "compute": 25, "computeMode": "Burst"}});
+    let burst = fleet.clone().profile("frac", device(burst)).plan();
+    assert_eq!(target(&burst).sharing.as_ref().unwrap().shares[0].compute_mode, ComputeMode::Burst);
+    assert_eq!((size(&target(&burst)), evictions(&burst)), ((10_240, 25, numbers.clone()), 0));
+    let forced = json!({"fraction": {"memory": "5Gi", "compute": 10, "resize": "Force"}});
+    let forced = fleet.clone().profile("frac", device(forced)).plan();
+    assert_eq!(target(&forced).sharing.as_ref().unwrap().shares[0].resize, ResizePolicy::Force);
+    assert_eq!(evictions(&forced), 0);
     // of 40 percent only two fit, and the guarantee is three
     let large = fleet.clone().profile("frac", of("10Gi", 40)).plan();
     assert_eq!(size(&target(&large)), (10_240, 25, numbers), "{:#?}", explain(&large));
+}
+
+#[test]
+fn pod_that_keeps_its_memory_counts_with_it_until_its_agent_reports_the_new_size() {
+    let of = |memory: &str| device(json!({"fraction": {"memory": memory, "compute": 5}}));
+    let fleet = Fleet::default().profile("frac", of("20Gi")).pool("p", &["frac"]).node("n", "p", &[a100()]);
+    let mut fleet = tenant(fleet, &[("frac", 3)]).settle();
+    for pod in ["one", "two"] {
+        assert!(fleet.start("t", pod, "gputenancy.io/frac"));
+    }
+    let shares = |fleet: &Fleet| {
+        let plan = fleet.plan();
+        let layout = plan.gpus.values().next().unwrap().target.clone().unwrap();
+        let sharing = layout.sharing.as_ref().unwrap();
+        (sharing.numbers().len(), sharing.shares[0].memory.as_ref().unwrap().mib().unwrap())
+    };
+    // 81,307 MiB: seven of 10,880 MiB with their contexts, or two of 21,120 and three of 10,880
+    let mut fleet = tenant(fleet.profile("frac", of("10Gi")), &[("frac", 7)]);
+    assert_eq!(shares(&fleet), (5, 10_240), "two still have 20 GiB");
+    fleet = fleet.settle();
+    let report = |fleet: &mut Fleet, memory: [i64; 2]| {
+        let gpu = &mut fleet.nodes[0].gpus.status.as_mut().unwrap().gpus[0];
+        let used = gpu.shares.iter_mut().filter(|share| share.device.owner.is_some());
+        used.zip(memory).for_each(|(share, mib)| share.memory = Some(MemoryText::from_mib(mib)));
+    };
+    report(&mut fleet, [20_480, 20_480]);
+    assert_eq!(shares(&fleet), (5, 10_240));
+    report(&mut fleet, [20_480, 10_240]);
+    assert_eq!(shares(&fleet), (6, 10_240), "one has 20 GiB");
+    report(&mut fleet, [10_240, 10_240]);
+    assert_eq!(shares(&fleet), (7, 10_240));
 }

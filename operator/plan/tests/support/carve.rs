@@ -22,7 +22,7 @@ pub fn carve(gpu: &mut GpuState, layout: &Layout) {
         gpu.shares.extend(groups.map(|(number, resource)| {
             let same = |s: &&ShareState| s.number == number && s.device.resource.as_ref() == Some(&resource);
             let present = served.iter().find(same).cloned();
-            present.unwrap_or_else(|| ShareState { number, device: offered(resource), bypass: None })
+            present.unwrap_or_else(|| ShareState { number, device: offered(resource), ..ShareState::default() })
         }));
         return;
     }
@@ -39,7 +39,11 @@ pub fn carve(gpu: &mut GpuState, layout: &Layout) {
         let resource = layout.share_resource(number).unwrap();
         let same = |s: &&ShareState| s.number == number && s.device.resource.as_ref() == Some(&resource);
         let present = served.iter().find(same).cloned();
-        gpu.shares.push(present.unwrap_or_else(|| ShareState { number, device: offered(resource), bypass: None }));
+        gpu.shares.push(present.unwrap_or_else(|| ShareState {
+            number,
+            device: offered(resource),
+            ..ShareState::default()
+        }));
     }
     for (number, wanted) in (0..).zip(&layout.instances) {
         let device = wanted.replicas.is_none().then(|| offered(wanted.resource_name()));

@@ -308,7 +308,7 @@ impl World {
                 }
                 let clients = i32::from(owner.is_some());
                 let resource = listed.then_some(resource);
-                DeviceState { resource, allocatable, owner, former_owner: None, unexplained_memory: None, clients }
+                DeviceState { resource, allocatable, owner, clients, ..DeviceState::default() }
             };
             gpu.mig = Some(MigMode { enabled: *mig, pending: None });
             gpu.whole = (!mig).then(|| device(0, None));

@@ -108,6 +108,27 @@ fn nothing_is_evicted_without_the_rule_or_another_pod_than_the_one_that_was_foun
 }
 
 #[test]
+fn rule_for_trusted_tenants_holds_for_their_pods_alone() {
+    let evicted_with = |rules: serde_json::Value, trust: &str, namespace: &str| {
+        let mut fleet = bypassed();
+        fleet.pools[0].spec.enforcement = read(rules);
+        fleet.tenants.iter_mut().for_each(|tenant| {
+            let tenant = Arc::make_mut(tenant);
+            tenant.spec.namespaces = vec![gputenancy_crds::TenantNamespace { name: namespace.into(), adopt: false }];
+            tenant.spec.trust = read(json!(trust));
+        });
+        evicted(&fleet, &Refusals::new()).0.len()
+    };
+    let warned = || json!({"onBypass": "Evict", "onBypassByTrusted": "Warn"});
+    assert_eq!(evicted_with(warned(), "Trusted", "t"), 0);
+    assert_eq!(evicted_with(warned(), "Internal", "t"), 1);
+    assert_eq!(evicted_with(warned(), "Trusted", "other"), 1, "a pod of no tenant");
+    assert_eq!(evicted_with(json!({"onBypass": "Evict"}), "Trusted", "t"), 1, "without the field");
+    assert_eq!(evicted_with(json!({"onBypass": "Warn", "onBypassByTrusted": "Evict"}), "Internal", "t"), 0);
+    assert_eq!(evicted_with(json!({"onBypass": "Warn", "onBypassByTrusted": "Evict"}), "Trusted", "t"), 1);
+}
+
+#[test]
 fn refused_eviction_is_tried_again_after_a_while() {
     let fleet = bypassed();
     let refused = |second| {

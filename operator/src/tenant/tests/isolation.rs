@@ -141,6 +141,22 @@ fn tenant_with_priority_classes_has_a_quota_that_admits_no_others() {
 }
 
 #[test]
+fn every_namespace_has_a_quota_that_counts_only_pods_whose_affinity_names_namespaces() {
+    let mut seen = converged(&json!({}));
+    assert_eq!(count(&seen, Managed::PodAffinityQuota), 2);
+    insta::assert_yaml_snapshot!(render::pod_affinity_quota(&seen.tenant, "a1"));
+    // a changed or deleted quota comes back
+    let mut open = render::pod_affinity_quota(&seen.tenant, "a2");
+    open.spec.as_mut().unwrap().hard = Some([("pods".to_owned(), Quantity("1".into()))].into());
+    seen.managed.insert((Managed::PodAffinityQuota, "a2".into()), Arc::new(OwnedObject::of(&open)));
+    seen.managed.remove(&(Managed::PodAffinityQuota, "a1".into()));
+    let writes = decide::writes(&seen);
+    assert!(writes.len() == 2 && writes.iter().all(|w| is_apply(w, Managed::PodAffinityQuota)), "{writes:?}");
+    converge(&mut seen);
+    assert!(decide::writes(&seen).is_empty());
+}
+
+#[test]
 fn viewers_binding_exists_while_there_are_viewers() {
     let mut seen = converged(&json!({}));
     assert!(count(&seen, Managed::Viewers) == 0);

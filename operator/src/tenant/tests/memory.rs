@@ -68,6 +68,7 @@ fn objects() -> BTreeMap<&'static str, Vec<Value>> {
             Write::ApplyQuota(o) => ("resourcequotas", serde_json::to_value(o)),
             Write::Apply { kind: Managed::NetworkPolicy, object, .. } => ("networkpolicies", Ok(object.clone())),
             Write::Apply { kind: Managed::LimitRange, object, .. } => ("limitranges", Ok(object.clone())),
+            Write::Apply { kind: Managed::PodAffinityQuota, object, .. } => ("resourcequotas", Ok(object.clone())),
             Write::Apply { kind: Managed::Grant, object, .. } => ("gpugrants", Ok(object.clone())),
             Write::Apply { object, .. } => ("rolebindings (2)", Ok(object.clone())),
             other => panic!("not expected for a new tenant: {other:?}"),
@@ -277,7 +278,7 @@ async fn all_parts() {
         let name = format!("team-{n:05}");
         let tenant = caches.tenants.get(&ObjectRef::new(&name)).unwrap();
         let seen = context.observe(&tenant);
-        assert_eq!((seen.quotas.len(), seen.managed.len()), (1, 5));
+        assert_eq!((seen.quotas.len(), seen.managed.len()), (1, 6));
         let stamp = context.fence().begin(&name, &name, 7);
         assert_eq!(stamp.term, 7);
         context.fence().done(&name, &name, 8);

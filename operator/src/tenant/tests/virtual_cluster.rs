@@ -49,6 +49,17 @@ fn controller_gets_its_rights_in_the_namespace_and_its_way_through_the_network()
 }
 
 #[test]
+fn grant_names_the_syncer_only_where_a_virtual_cluster_is() {
+    let mut seen = converged();
+    assert!(seen.grant("a1").virtual_cluster);
+    seen.tenant.spec.virtual_cluster = None;
+    assert!(!seen.grant("a1").virtual_cluster, "the field is gone, and so is the virtual cluster");
+    let mut plain = converged();
+    plain.virtual_clusters = false;
+    assert!(!plain.grant("a1").virtual_cluster, "no controller serves virtual clusters");
+}
+
+#[test]
 fn rights_go_with_the_field_and_stay_while_the_virtual_cluster_is_deleted() {
     let mut seen = converged();
     seen.tenant.spec.virtual_cluster = None;
