@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, str::FromStr};
 
-use clap::Parser;
+use clap::{ArgAction, Parser};
 use gputenancy_service::logging::LogArgs;
 use serde::Deserialize;
 use serde_json::Value;
@@ -13,15 +13,16 @@ use crate::offer::Offer;
 #[derive(Parser, Debug, Clone)]
 #[command(name = "gputenancy-virtual-clusters", version)]
 pub struct Args {
-    /// Supported versions of vCluster, in JSON: `[{"version": "0.36.1", "file": "/charts/vcluster-0.36.1.tgz", "sha256": "…"}]`.
+    /// Supported versions of vCluster, in JSON: `[{"version": "0.36.1", "file": "/charts/vcluster-0.36.1.tgz", "sha256": "…"}]`; or with `url`
+    /// in place of `file`.
     #[arg(long, env = "CHARTS")]
     pub charts: Charts,
     /// Values of vCluster's chart for every tenant, a JSON object: images, registries, resources.
     #[arg(long, env = "VALUES", default_value = "{}")]
     pub values: Values,
-    /// `RuntimeClasses` that pods of tenants may name, a list in JSON; virtual clusters get them.
-    #[arg(long, env = "RUNTIME_CLASSES", default_value = "[]")]
-    pub runtime_classes: RuntimeClasses,
+    /// What the operator's chart gives every tenant.
+    #[command(flatten)]
+    pub standard: Standard,
     /// Flags of the backends.
     #[command(flatten)]
     pub offer: Offer,
@@ -42,16 +43,65 @@ pub struct Args {
     pub log: LogArgs,
 }
 
+/// What every tenant has alike.
+#[derive(clap::Args, Debug, Clone, Default, PartialEq, Eq)]
+pub struct Standard {
+    /// `RuntimeClasses` that pods of tenants may name, a list in JSON; virtual clusters get them.
+    #[arg(long, env = "RUNTIME_CLASSES", default_value = "[]")]
+    pub runtime_classes: Classes,
+    /// `PriorityClasses` that pods of every tenant may name, a list in JSON; virtual clusters get them and those of the tenant.
+    #[arg(long, env = "PRIORITY_CLASSES", default_value = "[]")]
+    pub priority_classes: Classes,
+    /// The operator writes a `LimitRange` with default requests into namespaces of tenants.
+    #[arg(long, env = "LIMIT_RANGE", default_value_t = false, action = ArgAction::Set)]
+    pub limit_range: bool,
+}
+
 /// A packed chart of vCluster.
-#[derive(Deserialize, Debug, Clone, PartialEq, Eq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chart {
     /// Version of vCluster.
     pub version: String,
-    /// The packed chart.
+    /// The packed chart. With a URL: where it is written to.
     pub file: PathBuf,
     /// Its SHA-256, in lowercase hexadecimal digits.
     pub sha256: String,
+    /// Where it is pulled from, unless it is a file of the image or of a volume: `https://…/vcluster-0.36.1.tgz`, or `oci://…/vcluster`.
+    pub url: Option<String>,
+}
+
+/// An entry of `virtualClusters.charts`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    version: String,
+    file: Option<PathBuf>,
+    url: Option<String>,
+    sha256: String,
+}
+
+impl TryFrom<Entry> for Chart {
+    type Error = String;
+
+    fn try_from(Entry { version, file, url, sha256 }: Entry) -> Result<Self, String> {
+        let refused = |why: &str| format!("virtualClusters.charts: version {version} {why}");
+        if sha256.len() != 64 || !sha256.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Err(refused("needs the SHA-256 of its file"));
+        }
+        let file = match (file, &url) {
+            (Some(file), None) => file,
+            (None, Some(url)) => {
+                let place = url.strip_prefix("https://").or_else(|| url.strip_prefix("oci://")).unwrap_or_default();
+                if place.is_empty() || place.contains(|c: char| c.is_whitespace() || c == '@') {
+                    return Err(refused("needs a url of https://… or oci://…, without credentials"));
+                }
+                // by digest: a changed entry finds no file of the former one
+                std::env::temp_dir().join("charts").join(format!("{}.tgz", sha256.to_lowercase()))
+            }
+            _ => return Err(refused("needs either file or url")),
+        };
+        Ok(Self { version, file, sha256, url })
+    }
 }
 
 /// The supported versions, by version.
@@ -62,16 +112,14 @@ impl FromStr for Charts {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let charts: Vec<Chart> = serde_json::from_str(text)
-            .map_err(|e| format!("not a list of {{version, file, sha256}} in JSON (virtualClusters.charts): {e}"))?;
-        if charts.is_empty() {
+        let entries: Vec<Entry> = serde_json::from_str(text).map_err(|e| {
+            format!("not a list of {{version, file or url, sha256}} in JSON (virtualClusters.charts): {e}")
+        })?;
+        if entries.is_empty() {
             return Err("virtualClusters.charts names no version of vCluster".into());
         }
-        let digest = |c: &Chart| c.sha256.len() == 64 && c.sha256.bytes().all(|b| b.is_ascii_hexdigit());
-        if let Some(chart) = charts.iter().find(|c| !digest(c)) {
-            return Err(format!("virtualClusters.charts: version {} needs the SHA-256 of its file", chart.version));
-        }
-        Ok(Self(charts.into_iter().map(|c| (c.version.clone(), c)).collect()))
+        let named = |chart: Chart| (chart.version.clone(), chart);
+        entries.into_iter().map(|entry| Chart::try_from(entry).map(named)).collect::<Result<_, _>>().map(Self)
     }
 }
 
@@ -88,16 +136,17 @@ impl FromStr for Values {
     }
 }
 
-/// Names of `RuntimeClasses`.
+/// Sorted names of classes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RuntimeClasses(pub Vec<String>);
+pub struct Classes(pub Vec<String>);
 
-impl FromStr for RuntimeClasses {
+impl FromStr for Classes {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut names: Vec<String> = serde_json::from_str(text)
-            .map_err(|e| format!("not a list of names in JSON (policies.runtimeClassNames): {e}"))?;
+        let mut names: Vec<String> = serde_json::from_str(text).map_err(|e| {
+            format!("not a list of names in JSON (policies.runtimeClassNames, policies.priorityClasses): {e}")
+        })?;
         // the empty name is a pod without a class
         names.retain(|name| !name.is_empty());
         names.sort();
@@ -111,10 +160,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runtime_classes_are_a_sorted_list_of_names() {
-        let names: RuntimeClasses = r#"["nvidia", "", "kata", "nvidia"]"#.parse().unwrap();
+    fn classes_are_a_sorted_list_of_names() {
+        let names: Classes = r#"["nvidia", "", "kata", "nvidia"]"#.parse().unwrap();
         assert_eq!(names.0, ["kata", "nvidia"]);
-        assert!("nvidia".parse::<RuntimeClasses>().unwrap_err().contains("policies.runtimeClassNames"));
+        assert!("nvidia".parse::<Classes>().unwrap_err().contains("policies.runtimeClassNames"));
     }
 
     #[test]
@@ -126,6 +175,19 @@ mod tests {
         assert!("[]".parse::<Charts>().unwrap_err().contains("names no version"));
         let short = r#"[{"version": "0.36.1", "file": "/c.tgz", "sha256": "abc"}]"#.parse::<Charts>();
         assert!(short.unwrap_err().contains("version 0.36.1 needs the SHA-256"));
+        let read = |place: &str| {
+            let text = format!(r#"[{{"version": "0.36.1", {place} "sha256": "{digest}"}}]"#);
+            text.parse::<Charts>().map(|charts| charts.0["0.36.1"].clone())
+        };
+        let pulled = read(r#""url": "oci://registry.example/charts/vcluster","#).unwrap();
+        assert_eq!(pulled.url.as_deref(), Some("oci://registry.example/charts/vcluster"));
+        assert!(pulled.file.ends_with(format!("charts/{digest}.tgz")), "{pulled:?}");
+        for wrong in ["", r#""url": "https://a/c.tgz", "file": "/c.tgz","#] {
+            assert!(read(wrong).unwrap_err().ends_with("needs either file or url"));
+        }
+        for wrong in ["http://a/c.tgz", "https://", "https://user:secret@host/c.tgz"] {
+            assert!(read(&format!(r#""url": "{wrong}","#)).unwrap_err().contains("without credentials"), "{wrong}");
+        }
         assert!("[1]".parse::<Values>().unwrap_err().contains("not an object"));
     }
 }

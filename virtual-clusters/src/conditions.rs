@@ -15,6 +15,7 @@ use crate::{
     upgrade,
 };
 
+const POLICY: &str = "PolicyReady";
 const RENDERED: &str = "ChartRendered";
 const CONTROL_PLANE: &str = "ControlPlaneReady";
 const KUBECONFIG: &str = "KubeconfigReady";
@@ -26,6 +27,8 @@ const PATIENCE: SignedDuration = SignedDuration::from_mins(5);
 /// How far a pass has come; later steps are absent when an earlier one has failed.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
+    /// The namespace has what limits and isolates the tenant, or what of it is missing.
+    pub policy: Option<Result<(), String>>,
     /// The rendered version, or why there is none.
     pub rendered: Option<Result<String, RenderError>>,
     /// What the backend reports, where it is not this program that applies the objects.
@@ -41,7 +44,7 @@ pub struct Progress {
     /// Number of nodes that show the budget.
     pub capacity: Option<Result<usize, String>>,
     /// The catalog and the `RuntimeClasses` inside.
-    pub catalog: Option<Result<(), String>>,
+    pub catalog: Option<CatalogState>,
 }
 
 /// What is known besides the progress.
@@ -61,6 +64,9 @@ pub struct Facts<'a> {
     pub now: Timestamp,
 }
 
+/// What is written of the catalog and the classes inside, with a note on what has no effect there.
+pub type CatalogState = Result<Option<&'static str>, String>;
+
 /// The status.
 pub fn status(progress: &Progress, old: &VirtualClusterStatus, facts: &Facts<'_>) -> VirtualClusterStatus {
     let waits = |type_, first: &str| ConditionUpdate {
@@ -70,7 +76,11 @@ pub fn status(progress: &Progress, old: &VirtualClusterStatus, facts: &Facts<'_>
         message: format!("not checked: {first} must be True first"),
     };
     let parts = vec![
-        rendered(progress, facts.upgrade),
+        progress.policy.as_ref().map_or_else(|| unread(progress), |p| policy(p, facts.namespace)),
+        match &progress.policy {
+            Some(Err(_)) => waits(RENDERED, POLICY),
+            _ => rendered(progress, facts.upgrade),
+        },
         progress
             .control_plane
             .as_ref()
@@ -113,6 +123,29 @@ fn overall(parts: &[ConditionUpdate], facts: &Facts<'_>) -> ConditionUpdate {
         Some(first) => ConditionUpdate::no(READY, first.reason, first.message.clone()),
         None => ConditionUpdate::yes(READY, reasons::READY, format!("serves at {}", facts.server)),
     }
+}
+
+fn policy(state: &Result<(), String>, namespace: &str) -> ConditionUpdate {
+    match state {
+        Ok(()) => ConditionUpdate::yes(
+            POLICY,
+            reasons::GRANTED,
+            format!("namespace {namespace} has grant, quotas and isolation of the tenant"),
+        ),
+        Err(missing) => ConditionUpdate::no(
+            POLICY,
+            reasons::APPLYING,
+            format!(
+                "waiting for {missing} in namespace {namespace}, which the operator writes; no object of the control plane is applied before. If \
+                 this lasts, see PolicyReady and QuotaReady of the GpuTenant"
+            ),
+        ),
+    }
+}
+
+/// The namespace could not be read. The reason is that of [`RENDERED`].
+fn unread(progress: &Progress) -> ConditionUpdate {
+    ConditionUpdate { type_: POLICY, status: None, ..rendered(progress, None) }
 }
 
 fn rendered(progress: &Progress, upgrade: Option<&VirtualClusterUpgrade>) -> ConditionUpdate {
@@ -188,13 +221,14 @@ fn capacity(state: &Result<usize, String>) -> ConditionUpdate {
     }
 }
 
-fn catalog(state: &Result<(), String>) -> ConditionUpdate {
+fn catalog(state: &CatalogState) -> ConditionUpdate {
     match state {
-        Ok(()) => ConditionUpdate::yes(
-            CATALOG,
-            reasons::CATALOG_WRITTEN,
-            format!("ConfigMap {}/{} inside lists the tenant's profiles", names::CATALOG_NAMESPACE, names::CATALOG),
-        ),
+        Ok(note) => {
+            let listed =
+                format!("ConfigMap {}/{} inside lists the tenant's profiles", names::CATALOG_NAMESPACE, names::CATALOG);
+            let message = note.map_or_else(|| listed.clone(), |note| format!("{listed}; {note}"));
+            ConditionUpdate::yes(CATALOG, reasons::CATALOG_WRITTEN, message)
+        }
         Err(error) => ConditionUpdate::no(CATALOG, reasons::CATALOG_NOT_WRITTEN, error.clone()),
     }
 }
@@ -221,6 +255,7 @@ mod tests {
 
     fn starting() -> Progress {
         Progress {
+            policy: Some(Ok(())),
             rendered: Some(Ok("0.36.1".into())),
             control_plane: Some(ControlPlane::Starting("it has no pod".into())),
             ..Progress::default()
@@ -269,6 +304,19 @@ mod tests {
     }
 
     #[test]
+    fn missing_quota_is_the_first_condition_and_hides_no_running_control_plane() {
+        let policy = Some(Err("ResourceQuota gputenancy".to_owned()));
+        let progress = Progress { policy, control_plane: Some(ControlPlane::Ready), ..Progress::default() };
+        let status = status(&progress, &VirtualClusterStatus::default(), &facts("2026-01-01T00:00:00Z"));
+        assert_eq!(reason(&status, "PolicyReady"), ("False".into(), "Applying".into()));
+        assert_eq!(reason(&status, "Ready"), ("False".into(), "Applying".into()));
+        assert_eq!(reason(&status, "ChartRendered").0, "Unknown");
+        assert_eq!(reason(&status, "ControlPlaneReady").0, "True");
+        let (_, message, _) = ready(&status).unwrap();
+        assert!(message.starts_with("waiting for ResourceQuota gputenancy in namespace ns-a"), "{message}");
+    }
+
+    #[test]
     fn pause_is_no_time_without_a_control_plane() {
         let paused = Progress { control_plane: Some(ControlPlane::Paused), ..starting() };
         let first = status(&paused, &VirtualClusterStatus::default(), &facts("2026-01-01T00:00:00Z"));
@@ -292,7 +340,10 @@ mod tests {
         let token = Present::example("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z");
         let shown = Progress { kubeconfig: Some(Ok(token)), capacity: Some(Ok(1)), ..serving };
         assert_eq!(reason(&of(&shown), "Ready"), ("False".into(), "CatalogNotWritten".into()));
-        let written = of(&Progress { catalog: Some(Ok(())), ..shown });
+        let noted = of(&Progress { catalog: Some(Ok(Some("classes have no effect"))), ..shown.clone() });
+        let message = &noted.conditions.iter().find(|c| c.type_ == CATALOG).unwrap().message;
+        assert!(message.ends_with("lists the tenant's profiles; classes have no effect"), "{message}");
+        let written = of(&Progress { catalog: Some(Ok(None)), ..shown });
         assert_eq!(reason(&written, "CatalogShown"), ("True".into(), "CatalogWritten".into()));
         assert_eq!(reason(&written, "Ready").0, "True");
     }
@@ -300,8 +351,8 @@ mod tests {
     #[test]
     fn report_of_the_backend_is_the_first_condition() {
         let report = Report::failed(reasons::BACKEND_FAILED, "as Flux says");
-        let progress =
-            Progress { backend: Some(report), control_plane: Some(ControlPlane::Ready), ..Progress::default() };
+        let control_plane = Some(ControlPlane::Ready);
+        let progress = Progress { policy: Some(Ok(())), backend: Some(report), control_plane, ..Progress::default() };
         let status = status(&progress, &VirtualClusterStatus::default(), &facts("2026-01-01T00:00:00Z"));
         assert_eq!(reason(&status, "ChartRendered"), ("False".into(), "BackendFailed".into()));
         assert_eq!(reason(&status, "Ready").1, "BackendFailed");
@@ -327,6 +378,7 @@ mod tests {
 
         let failed = VirtualClusterUpgrade { failed: time("2026-01-01T00:10:01Z"), ..begun };
         let back = Progress {
+            policy: Some(Ok(())),
             rendered: Some(Ok("0.35.3".into())),
             control_plane: Some(ControlPlane::Ready),
             ..Progress::default()

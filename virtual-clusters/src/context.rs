@@ -1,7 +1,7 @@
 //! What passes share, and what is remembered of each virtual cluster between them.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Instant,
@@ -12,12 +12,14 @@ use gputenancy_service::events::{EventType, Notice, Publisher};
 use kube::{Client, Resource as _, ResourceExt as _};
 
 use crate::{
-    args::{Charts, RuntimeClasses, Values},
+    args::{Charts, Standard, Values},
+    cluster::Cluster,
     conditions::Progress,
     decide::Settled,
     inside::{
         connect::Admin,
         nodes::{self, Amounts},
+        priorities::Unserved,
     },
     metrics::Metrics,
     offer::Offer,
@@ -34,8 +36,10 @@ pub struct Context {
     pub charts: Charts,
     /// Values of the platform.
     pub values: Values,
-    /// Names of the `RuntimeClasses` inside.
-    pub runtime_classes: Vec<String>,
+    /// What every tenant has alike.
+    pub standard: Standard,
+    /// What is read of this cluster for all of them.
+    pub cluster: Cluster,
     /// The program `helm`.
     pub helm: PathBuf,
     /// The program's metrics.
@@ -60,6 +64,8 @@ pub struct Memory {
     pub requested: BTreeMap<String, Amounts>,
     /// The catalog that was last found or written inside.
     pub catalog: Option<String>,
+    /// Its API server does not serve the policy for `PriorityClasses`.
+    pub unserved: Option<Unserved>,
     /// Input and time of the last pass. This program's own writes of the status start no other.
     pub last: Option<(Input, Instant)>,
     /// When the last event about `Ready` was published, and its reason.
@@ -68,6 +74,10 @@ pub struct Memory {
     pub upgrade: Option<VirtualClusterUpgrade>,
     /// Host pods without a pod inside, by UID, since when.
     pub orphans: BTreeMap<String, Instant>,
+    /// UIDs of pods inside that have their event about waiting for a device.
+    pub waiting: BTreeSet<String>,
+    /// UIDs of suspicious host pods that an event has named.
+    pub suspicious: BTreeSet<String>,
     /// Passes in succession in which something inside did not answer or refused.
     pub failures: u32,
     /// Generation, time and result of the last complete pass.
@@ -105,12 +115,13 @@ impl Context {
         client: Client,
         publisher: Publisher,
         (charts, values): (Charts, Values),
-        RuntimeClasses(runtime_classes): RuntimeClasses,
+        standard: Standard,
         helm: PathBuf,
         offer: Offer,
         metrics: Arc<Metrics>,
     ) -> Self {
-        Self { client, publisher, charts, values, runtime_classes, helm, offer, metrics, memory: Mutex::default() }
+        let cluster = Cluster::new(client.clone());
+        Self { client, publisher, charts, values, standard, cluster, helm, offer, metrics, memory: Mutex::default() }
     }
 
     /// Forgets a virtual cluster that no longer exists.

@@ -1,5 +1,7 @@
 //! Reads and writes objects in the tenant's namespace. The rights come from a role binding that the operator writes there.
 
+use std::collections::BTreeMap;
+
 use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
 use gputenancy_crds::names as labels;
 use k8s_openapi::api::{
@@ -14,6 +16,7 @@ use kube::{
 use serde_json::Value;
 
 use self::lists::SlimObjectMeta;
+pub use self::policy::Policy;
 
 use crate::{
     inside::orphans::Orphan,
@@ -143,6 +146,21 @@ impl Host {
             all.extend(api.get_opt(name).await?.map(|object| live(kind, object)));
         }
         Ok(all)
+    }
+
+    /// What limits and isolates the tenant and does not exist in the namespace, as kinds and names; `None`: all is there.
+    pub async fn missing_policy(&self, wanted: &[Policy]) -> kube::Result<Option<String>> {
+        let exists = async |policy: &Policy| {
+            let api: Api<DynamicObject> =
+                Api::namespaced_with(self.client.clone(), &self.namespace, &policy.resource());
+            let found = api.get_metadata_opt(policy.name).await?;
+            let own = |labels: &BTreeMap<String, String>| labels.get(labels::TENANT_LABEL) == Some(&self.tenant);
+            Ok::<_, kube::Error>(found.is_some_and(|object| object.metadata.labels.as_ref().is_some_and(own)))
+        };
+        let all = futures::future::try_join_all(wanted.iter().map(exists)).await?;
+        let missing: Vec<_> =
+            wanted.iter().zip(all).filter(|(_, exists)| !exists).map(|(p, _)| p.to_string()).collect();
+        Ok((!missing.is_empty()).then(|| missing.join(", ")))
     }
 
     /// Applies an object and returns its new version. Fields that others have changed are taken back.
@@ -291,6 +309,7 @@ fn live(kind: Kind, mut object: DynamicObject) -> Live {
 
 mod lists;
 mod pods;
+mod policy;
 #[cfg(test)]
 mod tests;
 

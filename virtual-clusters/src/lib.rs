@@ -9,6 +9,7 @@
 pub mod access;
 pub mod args;
 pub mod backend;
+pub mod cluster;
 pub mod conditions;
 pub mod context;
 pub mod decide;
@@ -24,6 +25,7 @@ pub mod reconcile;
 pub mod render;
 pub mod report;
 pub mod run;
+pub mod suspicious;
 pub mod teardown;
 pub mod tenant;
 pub mod upgrade;

@@ -16,11 +16,12 @@ use crate::{
     conditions::{self, Facts, Progress},
     context::{Context, Input, Memory},
     decide::{self, ControlPlane},
-    host::{Host, Live},
+    host::{Host, Live, Policy},
     inside::nodes,
     names,
     render::{RenderError, objects, objects::Replicas, values},
     report::Report,
+    suspicious,
     teardown::{self, Outcome},
     tenant::{apply_status, set_finalizer},
     upgrade,
@@ -222,7 +223,13 @@ async fn full(tenant: &GpuTenant, cluster: &VirtualCluster, context: &Context, m
         VirtualClusterBackend::External => external::replicas(&live),
         _ => decide::replicas(cluster.suspend, &live),
     };
-    let installed = install(tenant, cluster, context, (&host, memory), (&live, replicas)).await;
+    let policy = policy(tenant, context, &host).await;
+    let installed = match &policy {
+        Ok(None) => install(tenant, cluster, context, (&host, memory), (&live, replicas)).await,
+        Ok(Some(_)) => Err(Failure::Policy),
+        Err(error) => Err(Failure::Api(error.clone())),
+    };
+    progress.policy = policy.ok().map(|missing| missing.map_or(Ok(()), Err));
     let wrote = matches!(installed, Ok(Installed::Applied { wrote: true, .. }));
     match installed {
         Ok(Installed::Applied { version, .. }) => progress.rendered = Some(Ok(version)),
@@ -232,6 +239,7 @@ async fn full(tenant: &GpuTenant, cluster: &VirtualCluster, context: &Context, m
         }
         Err(Failure::Render(error)) => progress.rendered = Some(Err(error)),
         Err(Failure::Api(error)) => progress.failed = Some(error),
+        Err(Failure::Policy) => {}
     }
     let own = cluster.backend == VirtualClusterBackend::Helm;
     // Flux and Argo CD are stopped through their object, which needs a spec that can be rendered
@@ -268,6 +276,9 @@ async fn full(tenant: &GpuTenant, cluster: &VirtualCluster, context: &Context, m
     let synced = host.synced_pods().await;
     if let Ok(synced) = &synced {
         memory.requested = nodes::requested(synced);
+        if let Some(note) = suspicious::note(&name, synced, &mut memory.suspicious) {
+            context.publish(tenant, EventType::Warning, reasons::SUSPICIOUS_POD, note).await;
+        }
     }
     let stopped = pods.is_empty() || paused_for(tenant).is_some_and(|time| time > STOPPED);
     let suspended = match &synced {
@@ -290,6 +301,12 @@ async fn full(tenant: &GpuTenant, cluster: &VirtualCluster, context: &Context, m
         inside::complete(tenant, cluster, context, (&host, memory, &mut progress), (&pods, &synced)).await;
     }
     progress
+}
+
+/// What limits and isolates the tenant and is missing in the namespace.
+async fn policy(tenant: &GpuTenant, context: &Context, host: &Host) -> Result<Option<String>, String> {
+    let wanted = Policy::of(tenant, context.standard.limit_range);
+    host.missing_policy(&wanted).await.map_err(|error| refused(&objects::namespace_of(tenant), &error))
 }
 
 /// How long the control plane has been reported as stopped.
@@ -399,6 +416,8 @@ fn refused(namespace: &str, error: &kube::Error) -> String {
 enum Failure {
     Render(RenderError),
     Api(String),
+    /// What limits and isolates the tenant is missing.
+    Policy,
 }
 
 mod inside;

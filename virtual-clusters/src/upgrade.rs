@@ -103,6 +103,24 @@ pub fn failed(upgrade: Option<&VirtualClusterUpgrade>) -> Option<&VirtualCluster
     upgrade.filter(|upgrade| upgrade.failed.is_some())
 }
 
+/// What an event says when a new upgrade begins, before anything of it is applied; `None`: it has begun before.
+pub fn advice(
+    old: Option<&VirtualClusterUpgrade>,
+    new: Option<&VirtualClusterUpgrade>,
+    tenant: &str,
+    namespace: &str,
+) -> Option<String> {
+    let begun = |new: &&VirtualClusterUpgrade| {
+        old.is_some_and(|old| (&old.to, &old.fingerprint) == (&new.to, &new.fingerprint))
+    };
+    let VirtualClusterUpgrade { from, to, .. } = new.filter(|new| new.failed.is_none() && !begun(new))?;
+    Some(format!(
+        "vCluster {from} is upgraded to {to}; the start migrates the control plane's data. Without a recent snapshot set \
+         spec.virtualCluster.version back to {from}, run vcluster snapshot create {tenant} oci://REGISTRY/REPO:TAG -n {namespace}, and raise the \
+         version again"
+    ))
+}
+
 /// State and remedy of a failed upgrade.
 pub fn message(VirtualClusterUpgrade { from, to, message, .. }: &VirtualClusterUpgrade) -> String {
     let why = message.as_deref().map(|why| format!(" ({why})")).unwrap_or_default();
@@ -130,7 +148,10 @@ mod tests {
 
     fn charts(versions: &[&str]) -> Charts {
         let chart = |v: &&str| {
-            ((*v).to_owned(), Chart { version: (*v).into(), file: "/c.tgz".into(), sha256: format!("sum of {v}") })
+            (
+                (*v).to_owned(),
+                Chart { version: (*v).into(), file: "/c.tgz".into(), sha256: format!("sum of {v}"), url: None },
+            )
         };
         Charts(versions.iter().map(chart).collect())
     }
@@ -184,6 +205,23 @@ mod tests {
         fn passes(&mut self, minutes: &[i64]) -> Vec<String> {
             minutes.iter().map(|m| self.pass(*m).unwrap()).collect()
         }
+    }
+
+    #[test]
+    fn each_new_upgrade_advises_a_snapshot_once() {
+        let mut world = World::raised();
+        let mut pass = |minutes, values: Value| {
+            let old = world.upgrade.clone();
+            world.values = values;
+            world.pass(minutes).unwrap();
+            advice(old.as_ref(), world.upgrade.as_ref(), "team-a", "ns-a")
+        };
+        let text = pass(0, json!({})).unwrap();
+        assert!(text.starts_with("vCluster 0.35.3 is upgraded to 0.36.1; the start migrates"), "{text}");
+        assert!(text.contains("vcluster snapshot create team-a oci://REGISTRY/REPO:TAG -n ns-a"), "{text}");
+        // in progress, and failed
+        assert_eq!([1, 9, 2, 1].map(|minutes| pass(minutes, json!({}))), [const { None }; 4]);
+        assert!(pass(1, json!({"a": 1})).is_some(), "it is tried again with other values");
     }
 
     #[test]

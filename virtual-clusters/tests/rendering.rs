@@ -10,17 +10,24 @@
 )]
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
+    io::{BufRead as _, BufReader, Write as _},
+    net::TcpListener,
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use gputenancy_crds::GpuTenant;
 use gputenancy_virtual_clusters::{
     args::{Chart, Charts},
+    cluster::Served,
     hex::hex,
-    render::{helm, objects, values},
+    render::{helm, objects, pull, values},
 };
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -52,7 +59,7 @@ fn charts() -> Vec<Chart> {
     if !all.iter().any(|chart| chart.version == OLDER) {
         let file = packed(OLDER);
         let sha256 = hex(&Sha256::digest(fs::read(&file).unwrap()));
-        all.push(Chart { version: OLDER.into(), file, sha256 });
+        all.push(Chart { version: OLDER.into(), file, sha256, url: None });
     }
     assert!(all.len() >= 2);
     all
@@ -102,7 +109,8 @@ fn by_name(all: Vec<Value>) -> Objects {
 /// As the controller renders them.
 async fn controllers(chart: &Chart, tenant: &GpuTenant, values: &Value, host: &str) -> Objects {
     let (name, namespace) = (tenant.metadata.name.as_deref().unwrap(), objects::namespace_of(tenant));
-    let release = helm::Release { name, namespace: &namespace, kube_version: host };
+    let served = Served { version: host.into(), ..Served::default() };
+    let release = helm::Release { name, namespace: &namespace, served: &served };
     let manifests = helm::template(&tool("bin/helm"), chart, release, values).await.unwrap();
     by_name(objects::parse(tenant, &manifests).unwrap().into_iter().map(|object| object.content).collect())
 }
@@ -152,4 +160,126 @@ async fn objects_equal_helm_template_for_each_version_and_host() {
             assert!(roles[0] == roles[1] && roles[1] != roles[2] && roles[2] == roles[3], "{roles:?}");
         }
     }
+}
+
+/// A packed chart of this test with this manifest, in a folder of its own.
+fn packed(name: &str, manifest: &str) -> Chart {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::create_dir_all(folder.join(name).join("templates")).unwrap();
+    fs::write(folder.join(name).join("Chart.yaml"), format!("{{apiVersion: v2, name: {name}, version: 1.0.0}}"))
+        .unwrap();
+    fs::write(folder.join(name).join("templates/all.yaml"), manifest).unwrap();
+    let mut command = Command::new(tool("bin/helm"));
+    output(command.arg("package").arg(folder.join(name)).arg("--destination").arg(&folder).env("HOME", &folder));
+    let file = folder.join(format!("{name}-1.0.0.tgz"));
+    let sha256 = hex(&Sha256::digest(fs::read(&file).unwrap()));
+    Chart { version: "1.0.0".into(), file, sha256, url: None }
+}
+
+#[tokio::test]
+async fn charts_see_the_apis_of_the_host_and_no_others() {
+    let monitor = "monitoring.coreos.com/v1/ServiceMonitor";
+    let asked = |api: &str| format!("{{{{ .Capabilities.APIVersions.Has {api:?} }}}}");
+    let chart = packed("capabilities", &format!("data: [{}, {}]", asked(monitor), asked("policy.example/v1")));
+    let rendered = async |api_versions: &[&str]| {
+        let served =
+            Served { version: "v1.36.3".into(), api_versions: api_versions.iter().map(|&v| v.into()).collect() };
+        let release = helm::Release { name: "a", namespace: "b", served: &served };
+        helm::template(&tool("bin/helm"), &chart, release, &json!({})).await.unwrap()
+    };
+    assert!(rendered(&["apps/v1", monitor]).await.contains("data: [true, false]"));
+    assert!(rendered(&["apps/v1"]).await.contains("data: [false, false]"));
+}
+
+/// Serves this file to any request, at a port of this machine.
+fn serve(file: &Path) -> (u16, Arc<AtomicUsize>) {
+    let (bytes, requests) = (fs::read(file).unwrap(), Arc::<AtomicUsize>::default());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (port, counted) = (listener.local_addr().unwrap().port(), requests.clone());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+            while lines.next().is_some_and(|line| !line.unwrap().is_empty()) {}
+            counted.fetch_add(1, Ordering::Relaxed);
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", bytes.len());
+            stream.write_all(&[head.as_bytes(), &bytes].concat()).unwrap();
+        }
+    });
+    (port, requests)
+}
+
+#[tokio::test]
+async fn chart_of_a_url_is_pulled_by_helm_once_and_rendered() {
+    let source = packed("pulled", "kind: Pulled");
+    let (port, requests) = serve(&source.file);
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("pulled-charts");
+    let _ = fs::remove_dir_all(&folder);
+    // the chart's values admit https and oci only
+    let url = Some(format!("http://127.0.0.1:{port}/pulled-1.0.0.tgz"));
+    let chart = Chart { file: folder.join("chart.tgz"), url, ..source };
+    let served = Served { version: "v1.36.3".into(), ..Served::default() };
+    let release = helm::Release { name: "a", namespace: "b", served: &served };
+    for _ in 0..2 {
+        pull::pull(&tool("bin/helm"), &chart).await.unwrap();
+        let rendered = helm::template(&tool("bin/helm"), &chart, release, &json!({})).await.unwrap();
+        assert!(rendered.contains("kind: Pulled"), "{rendered}");
+    }
+    assert_eq!(requests.load(Ordering::Relaxed), 1);
+    let wrong = Chart { sha256: "0".repeat(64), file: folder.join("wrong.tgz"), ..chart };
+    let error = pull::pull(&tool("bin/helm"), &wrong).await.unwrap_err().to_string();
+    assert!(error.contains("names 0000") && !wrong.file.exists(), "{error}");
+}
+
+/// Groups, resources and verbs of rules.
+type Rights = BTreeSet<(String, String, String)>;
+
+/// What the table of SECURITY.md says that the syncer's Role permits.
+fn listed_rights() -> Rights {
+    let page = fs::read_to_string(root().join("SECURITY.md")).unwrap();
+    let (_, section) = page.split_once("## A stolen token of a syncer").unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let words = |cell: &str| cell.split(',').map(|word| word.trim().trim_matches('`').to_owned()).collect::<Vec<_>>();
+    let mut rights = Rights::new();
+    for row in section.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<_> = row.trim_matches('|').split('|').map(words).collect();
+        for resource in &cells[0] {
+            let (resource, group) = resource.split_once('.').unwrap_or((resource, ""));
+            rights.extend(cells[1].iter().map(|verb| (group.to_owned(), resource.to_owned(), verb.clone())));
+        }
+    }
+    rights
+}
+
+#[tokio::test]
+async fn security_page_lists_exactly_the_rights_of_the_syncer() {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let texts = |value: &Value| value.as_array().unwrap().iter().map(text).collect::<Vec<_>>();
+    let newest = charts().into_iter().find(|chart| chart.version != OLDER).unwrap();
+    let [(tenant, platform), _] = tenants(&newest.version);
+    let values = values::values(&tenant, tenant.spec.virtual_cluster.as_ref().unwrap(), &platform).unwrap();
+    let objects = controllers(&newest, &tenant, &values, "v1.36.3").await;
+    assert!(objects.keys().all(|(kind, _)| !kind.starts_with("ClusterRole")), "{:?}", objects.keys());
+    let roles: Vec<_> = objects.iter().filter(|((kind, _), _)| kind == "Role").map(|(_, role)| role).collect();
+    let mut granted = Rights::new();
+    for rule in roles.iter().flat_map(|role| role["rules"].as_array().unwrap()) {
+        assert!(rule.get("resourceNames").is_none(), "{rule}");
+        for group in texts(&rule["apiGroups"]) {
+            for resource in texts(&rule["resources"]) {
+                granted.extend(texts(&rule["verbs"]).into_iter().map(|verb| (group.clone(), resource.clone(), verb)));
+            }
+        }
+    }
+    let listed = listed_rights();
+    let (missing, wrong) =
+        (granted.difference(&listed).collect::<Vec<_>>(), listed.difference(&granted).collect::<Vec<_>>());
+    assert!(missing.is_empty() && wrong.is_empty(), "missing in SECURITY.md: {missing:?}; not granted: {wrong:?}");
+    let accounts =
+        objects.iter().filter(|((kind, _), _)| kind == "RoleBinding").flat_map(|(_, b)| names_of(&b["subjects"]));
+    assert_eq!(accounts.collect::<Vec<_>>(), ["vc-team-a"]);
+}
+
+/// Names of the subjects of a binding.
+fn names_of(subjects: &Value) -> Vec<String> {
+    subjects.as_array().unwrap().iter().map(|s| s["name"].as_str().unwrap().to_owned()).collect()
 }

@@ -80,6 +80,7 @@ struct SlimStatus {
 struct SlimCondition {
     r#type: String,
     status: String,
+    reason: Option<String>,
     message: Option<String>,
     last_transition_time: Option<Time>,
 }
@@ -170,6 +171,7 @@ impl From<SlimCondition> for PodCondition {
         Self {
             type_: condition.r#type,
             status: condition.status,
+            reason: condition.reason.map(cut),
             message: condition.message.map(cut),
             last_transition_time: condition.last_transition_time,
             ..Self::default()

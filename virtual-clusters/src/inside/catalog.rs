@@ -8,20 +8,22 @@ use std::{collections::BTreeMap, fmt::Debug};
 use gputenancy_crds::{GpuTenant, Isolation, SharingMode, names as labels};
 use http::Request;
 use k8s_openapi::api::{core::v1::ConfigMap, node::v1::RuntimeClass};
-use kube::{
-    Api, Client, Resource, ResourceExt as _,
-    api::{DeleteParams, Patch, PatchParams},
-};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use kube::{Api, Client, ResourceExt as _};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::connect::bounded;
-use crate::names::{CATALOG, CATALOG_NAMESPACE, MANAGED_BY, MANAGER};
+use super::{
+    connect::bounded,
+    objects::{Conflict, MOST_CLASSES, SlimMetadata, apply, delete, read},
+    priorities::{self, Unserved},
+};
+use crate::{
+    cluster::Priorities,
+    names::{CATALOG, CATALOG_NAMESPACE, MANAGED_BY},
+};
 
 /// Key of the catalog in its `ConfigMap`.
 const KEY: &str = "profiles.yaml";
-/// Most `RuntimeClasses` of this program that are read in one pass.
-const MOST_CLASSES: usize = 100;
 /// Longest handler of a `RuntimeClass`, a DNS label.
 const LONGEST_HANDLER: usize = 63;
 
@@ -102,14 +104,6 @@ struct SlimCatalog {
 }
 
 #[derive(Deserialize, Debug, Default)]
-struct SlimMetadata {
-    #[serde(default)]
-    name: String,
-    #[serde(default)]
-    labels: BTreeMap<String, String>,
-}
-
-#[derive(Deserialize, Debug, Default)]
 struct SlimData {
     #[serde(rename = "profiles.yaml")]
     profiles: Option<String>,
@@ -125,12 +119,6 @@ struct SlimClass {
 #[derive(Deserialize)]
 struct SlimClasses {
     items: Vec<SlimClass>,
-}
-
-impl SlimMetadata {
-    fn is_ours(&self) -> bool {
-        self.labels.get(labels::MANAGED_BY_LABEL).is_some_and(|by| by == MANAGED_BY)
-    }
 }
 
 impl SlimCatalog {
@@ -155,25 +143,34 @@ fn changes<'a>(wanted: &'a [String], live: &'a [SlimClass]) -> (Vec<&'a str>, Ve
     (applied, stale.collect())
 }
 
-/// What happens to a `RuntimeClass` inside that has the name of a wanted one and was written by another program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Conflict {
-    /// It becomes this program's.
-    Replace,
-    /// It stays as it is: an adopted vCluster may have its own.
-    Keep,
+/// The classes inside.
+#[derive(Clone, Copy, Debug)]
+pub struct Classes<'a> {
+    /// Names of `RuntimeClasses`.
+    pub runtime: &'a [String],
+    /// `PriorityClasses`.
+    pub priority: &'a Priorities,
 }
 
-/// Makes catalog and `RuntimeClasses` inside as they should be.
-pub async fn show(client: &Client, text: &str, classes: &[String], conflict: Conflict) -> Result<(), String> {
-    // each is written although the other fails
-    let (profiles, classes) = (show_profiles(client, text).await, show_classes(client, classes, conflict).await);
-    profiles.and(classes)
+/// Makes catalog and classes inside as they should be. `unserved`: see [`priorities::show`].
+pub async fn show(
+    client: &Client,
+    text: &str,
+    classes: Classes<'_>,
+    conflict: Conflict,
+    unserved: &mut Option<Unserved>,
+) -> Result<(), String> {
+    // each is written although another one fails
+    let profiles = show_profiles(client, text).await;
+    let runtime = show_classes(client, classes.runtime, conflict).await;
+    let priority = priorities::show(client, classes.priority, conflict, unserved).await;
+    profiles.and(runtime).and(priority)
 }
 
-/// Deletes the catalog and the `RuntimeClasses`, as far as they are this program's.
+/// Deletes the catalog and the classes, as far as they are this program's.
 pub async fn remove(client: &Client) -> Result<(), String> {
     show_classes(client, &[], Conflict::Keep).await?;
+    priorities::remove(client).await?;
     let what = described();
     if read(client, &what, &profiles_path()).await?.is_some_and(|catalog: SlimCatalog| catalog.metadata.is_ours()) {
         let api = Api::<ConfigMap>::namespaced(client.clone(), CATALOG_NAMESPACE);
@@ -188,18 +185,6 @@ fn described() -> String {
 
 fn profiles_path() -> String {
     format!("/api/v1/namespaces/{CATALOG_NAMESPACE}/configmaps/{CATALOG}")
-}
-
-/// The object at this path, if it exists.
-async fn read<T: DeserializeOwned>(client: &Client, what: &str, path: &str) -> Result<Option<T>, String> {
-    let request = Request::get(path).body(Vec::new()).map_err(|error| format!("{what}: {error}"))?;
-    let read = async {
-        match client.request::<T>(request).await {
-            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
-            answer => answer.map(Some),
-        }
-    };
-    bounded(what, read).await
 }
 
 async fn show_profiles(client: &Client, text: &str) -> Result<(), String> {
@@ -243,36 +228,6 @@ async fn show_classes(client: &Client, wanted: &[String], conflict: Conflict) ->
         bounded(what, delete(&api, class)).await?;
     }
     Ok(())
-}
-
-/// Applies an object. One that cannot be changed, such as an immutable `ConfigMap` or a `RuntimeClass` with another handler, is made again.
-async fn apply<K>(api: &Api<K>, what: &str, name: &str, object: &Value) -> Result<(), String>
-where
-    K: Resource + Clone + DeserializeOwned + Debug,
-{
-    let params = PatchParams::apply(MANAGER).force();
-    let patch = Patch::Apply(object);
-    let first = async {
-        match api.patch_metadata(name, &params, &patch).await {
-            Err(kube::Error::Api(status)) if status.is_invalid() => Ok(false),
-            answer => answer.map(|_| true),
-        }
-    };
-    if bounded(what, first).await? {
-        return Ok(());
-    }
-    bounded(what, delete(api, name)).await?;
-    bounded(what, api.patch_metadata(name, &params, &patch)).await.map(drop)
-}
-
-async fn delete<K>(api: &Api<K>, name: &str) -> kube::Result<()>
-where
-    K: Clone + DeserializeOwned + Debug,
-{
-    match api.delete(name, &DeleteParams::default()).await {
-        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-        answer => answer.map(drop),
-    }
 }
 
 #[cfg(test)]
@@ -373,6 +328,8 @@ mod tests {
                 // the request selects this program's
                 let class = json!({"metadata": {"name": "nvidia"}, "handler": "nvidia"});
                 json!({"items": if author == MANAGED_BY { vec![class] } else { Vec::new() }})
+            } else if name == "priorityclasses" {
+                json!({"items": []})
             } else {
                 object
             };
@@ -388,18 +345,22 @@ mod tests {
 
     #[tokio::test]
     async fn class_of_another_author_is_kept_in_an_adopted_vcluster() {
-        let classes = ["nvidia".to_owned()];
-        let kept = writes("team", async |client| show(client, "text", &classes, Conflict::Keep).await).await;
+        let (runtime, none) = (["nvidia".to_owned()], Priorities::new());
+        let classes = Classes { runtime: &runtime, priority: &none };
+        let kept = writes("team", async |client| show(client, "text", classes, Conflict::Keep, &mut None).await).await;
         assert_eq!(kept, [format!("PATCH {CATALOG}")]);
-        let replaced = writes("team", async |client| show(client, "text", &classes, Conflict::Replace).await).await;
+        let replaced =
+            writes("team", async |client| show(client, "text", classes, Conflict::Replace, &mut None).await).await;
         assert_eq!(replaced, [format!("PATCH {CATALOG}"), "PATCH nvidia".to_owned()]);
-        let at_rest = writes(MANAGED_BY, async |client| show_classes(client, &classes, Conflict::Keep).await).await;
+        let at_rest = writes(MANAGED_BY, async |client| show_classes(client, &runtime, Conflict::Keep).await).await;
         assert_eq!(at_rest, Vec::<String>::new());
     }
 
     #[tokio::test]
     async fn only_objects_of_this_program_are_removed() {
         assert_eq!(writes("team", remove).await, Vec::<String>::new());
-        assert_eq!(writes(MANAGED_BY, remove).await, ["DELETE nvidia".to_owned(), format!("DELETE {CATALOG}")]);
+        let policy = "DELETE gputenancy-priority-classes".to_owned();
+        let all = ["DELETE nvidia".to_owned(), policy.clone(), policy, format!("DELETE {CATALOG}")];
+        assert_eq!(writes(MANAGED_BY, remove).await, all);
     }
 }

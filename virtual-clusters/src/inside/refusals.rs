@@ -5,7 +5,10 @@
 
 use std::collections::BTreeSet;
 
-use gputenancy_crds::{GpuTenant, GpuUse, reasons};
+use gputenancy_crds::{
+    GpuTenant, GpuUse,
+    reasons::{self, Reason},
+};
 use http::Request;
 use k8s_openapi::{
     api::core::v1::{Event, EventSource, ObjectReference},
@@ -40,16 +43,17 @@ struct SlimEvent {
     message: String,
 }
 
+/// The object that an event is about.
 #[derive(Deserialize, Debug, Default, Clone, PartialEq, Eq)]
-struct SlimObject {
+pub(super) struct SlimObject {
     #[serde(default)]
-    kind: String,
+    pub kind: String,
     #[serde(default)]
-    namespace: String,
+    pub namespace: String,
     #[serde(default)]
-    name: String,
+    pub name: String,
     #[serde(default)]
-    uid: String,
+    pub uid: String,
 }
 
 #[derive(Deserialize)]
@@ -107,10 +111,10 @@ fn amount(list: &str, resource: &str) -> Option<i64> {
     amount.trim().parse().ok()
 }
 
-/// An event about a pod. Its name follows from the pod, so that a second one of it is refused.
-fn event(pod: &SlimObject, message: String, now: Timestamp) -> Event {
+/// An event about a pod. Its name follows from pod and reason, so that a second one of it is refused.
+fn event(pod: &SlimObject, reason: Reason, message: String, now: Timestamp) -> Event {
     let SlimObject { kind, namespace, name, uid } = pod;
-    let mark = hex(Sha256::digest(uid.as_bytes()).get(..6).unwrap_or_default());
+    let mark = hex(Sha256::digest(format!("{uid} {reason}")).get(..6).unwrap_or_default());
     // the name of a pod is at most 253 bytes long, as that of an event
     let short = name.get(..name.floor_char_boundary(200)).unwrap_or_default().trim_end_matches(['.', '-']);
     Event {
@@ -128,7 +132,7 @@ fn event(pod: &SlimObject, message: String, now: Timestamp) -> Event {
             ..ObjectReference::default()
         },
         type_: Some("Warning".into()),
-        reason: Some(reasons::BUDGET_USED.into()),
+        reason: Some(reason.into()),
         message: Some(message),
         source: Some(EventSource { component: Some(MANAGER.into()), ..EventSource::default() }),
         first_timestamp: Some(Time(now)),
@@ -148,17 +152,8 @@ pub async fn explain(client: &Client, tenant: &GpuTenant) -> Result<(), String> 
     let noted: SlimEvents = list(client, what, reasons::BUDGET_USED.as_str()).await?;
     let (mut made, mut failure) = (0, None);
     for (pod, message) in notes(tenant, &refused.items, &noted.items).into_iter().take(MOST_TRIED) {
-        let api: Api<Event> = Api::namespaced(client.clone(), &pod.namespace);
-        let event = event(&pod, message, Timestamp::now());
-        let created = async {
-            match api.create(&PostParams::default(), &event).await {
-                Ok(_) => Ok(true),
-                Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(false),
-                Err(error) => Err(error),
-            }
-        };
         // one that fails, as in a namespace that ends, must not keep the others from theirs
-        match bounded("creating an event in the virtual cluster", created).await {
+        match create(client, &pod, reasons::BUDGET_USED, message).await {
             Ok(new) => made += usize::from(new),
             Err(error) => failure = Some(error),
         }
@@ -167,6 +162,20 @@ pub async fn explain(client: &Client, tenant: &GpuTenant) -> Result<(), String> 
         }
     }
     failure.map_or(Ok(()), Err)
+}
+
+/// Makes an event about a pod inside; returns whether it is new.
+pub(super) async fn create(client: &Client, pod: &SlimObject, reason: Reason, message: String) -> Result<bool, String> {
+    let api: Api<Event> = Api::namespaced(client.clone(), &pod.namespace);
+    let event = event(pod, reason, message, Timestamp::now());
+    let created = async {
+        match api.create(&PostParams::default(), &event).await {
+            Ok(_) => Ok(true),
+            Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(false),
+            Err(error) => Err(error),
+        }
+    };
+    bounded("creating an event in the virtual cluster", created).await
 }
 
 async fn list<T: DeserializeOwned>(client: &Client, what: &str, reason: &str) -> Result<T, String> {
@@ -265,8 +274,10 @@ mod tests {
 
     #[test]
     fn name_of_an_event_follows_from_its_pod() {
-        let name = |pod: &str| event(&pod_named(pod), String::new(), Timestamp::UNIX_EPOCH).metadata.name.unwrap();
+        let of = |pod: &str, reason| event(&pod_named(pod), reason, String::new(), Timestamp::UNIX_EPOCH).metadata.name;
+        let name = |pod: &str| of(pod, reasons::BUDGET_USED).unwrap();
         assert_eq!(name("a"), name("a"));
+        assert_ne!(of("a", reasons::BUDGET_USED), of("a", reasons::WAITING_FOR_DEVICE));
         assert_ne!(name("a"), name("b"));
         assert!(name(&"x".repeat(253)).len() <= 253);
     }

@@ -12,15 +12,20 @@ use kube::{Client, ResourceExt as _};
 
 use crate::{
     access,
-    conditions::Progress,
+    args::Standard,
+    cluster::Priorities,
+    conditions::{CatalogState, Progress},
     context::{Context, Memory},
     decide,
     host::Host,
     inside::{
-        catalog::{self, Conflict},
+        catalog::{self, Classes},
         connect::{Admin, timed},
         nodes,
+        objects::Conflict,
         orphans::{self, PodInside},
+        pending,
+        priorities::{self, Unserved},
         refusals,
     },
     names,
@@ -46,6 +51,11 @@ pub(super) async fn complete(
         let pods = async { if synced.is_empty() { Ok(Vec::new()) } else { timed(orphans::pods(&client)).await } };
         let (shown, pods) = tokio::join!(Box::pin(show(tenant, &client, context, memory, true)), pods);
         (progress.capacity, progress.catalog) = (Some(shown.0), shown.1);
+        let waiting = pending::waiting(tenant, synced, Timestamp::now());
+        if let Err(error) = timed(pending::explain(&client, waiting, &mut memory.waiting)).await {
+            // they are tried again
+            tracing::debug!(tenant = tenant.name_any(), error, "no events about waiting pods");
+        }
         match pods {
             Ok(pods) => delete_orphans(tenant, context, (host, memory), (synced, &pods)).await,
             // the syncer deletes pods, and the quota counts those that it cannot
@@ -89,6 +99,10 @@ async fn delete_orphans(
     }
 }
 
+/// Why `PriorityClasses` inside do nothing.
+const NO_EFFECT: &str = "PriorityClasses inside have no effect: the API server inside does not serve MutatingAdmissionPolicy v1. \
+     Raise Kubernetes inside to 1.36 or later";
+
 /// Shows the budget inside; and the catalog, which is compared in complete passes and written when it has changed, as are events about pods
 /// that the quota refuses.
 pub(super) async fn show(
@@ -97,7 +111,7 @@ pub(super) async fn show(
     context: &Context,
     memory: &mut Memory,
     complete: bool,
-) -> (Result<usize, String>, Option<Result<(), String>>) {
+) -> (Result<usize, String>, Option<CatalogState>) {
     let (budget, catalog) = (nodes::budget(tenant), catalog::text(tenant));
     let capacity = timed(nodes::show(client, &budget, &memory.requested));
     if !complete && memory.catalog.as_ref() == Some(&catalog) {
@@ -106,7 +120,7 @@ pub(super) async fn show(
     let cluster = tenant.spec.virtual_cluster.as_ref();
     let adopted = cluster.is_some_and(|c| c.backend == VirtualClusterBackend::External);
     let conflict = if adopted { Conflict::Keep } else { Conflict::Replace };
-    let written = timed(catalog::show(client, &catalog, &context.runtime_classes, conflict));
+    let written = timed(show_catalog(tenant, client, context, (&catalog, conflict), &mut memory.unserved));
     let explained = timed(refusals::explain(client, tenant));
     // at the same time, so that a slow server takes no longer
     let (capacity, written, explained) = tokio::join!(capacity, written, explained);
@@ -116,6 +130,28 @@ pub(super) async fn show(
     }
     memory.catalog = written.is_ok().then_some(catalog);
     (capacity, Some(written))
+}
+
+/// The catalog, and the classes that the tenant's pods may name.
+async fn show_catalog(
+    tenant: &GpuTenant,
+    client: &Client,
+    context: &Context,
+    (text, conflict): (&str, Conflict),
+    unserved: &mut Option<Unserved>,
+) -> CatalogState {
+    let Standard { runtime_classes, priority_classes, .. } = &context.standard;
+    let names = || priority_classes.0.iter().chain(tenant.spec.priority_classes.iter().flatten());
+    let priority = if names().next().is_none() {
+        Priorities::new()
+    } else {
+        let host = context.cluster.priorities().await;
+        let host = host.map_err(|error| format!("listing the PriorityClasses of this cluster: {error}"))?;
+        priorities::granted(names(), &host)
+    };
+    let classes = Classes { runtime: &runtime_classes.0, priority: &priority };
+    catalog::show(client, text, classes, conflict, unserved).await?;
+    Ok(unserved.as_ref().filter(|_| !priority.is_empty()).map(|_| NO_EFFECT))
 }
 
 /// The control plane writes its administrator's Secret when it starts. Without the Secret, as after a deletion of the Service that owns it, it

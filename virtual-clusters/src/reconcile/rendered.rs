@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use gputenancy_crds::{GpuTenant, VirtualCluster, VirtualClusterBackend, VirtualClusterStatus};
+use gputenancy_crds::{GpuTenant, VirtualCluster, VirtualClusterBackend, VirtualClusterStatus, reasons};
+use gputenancy_service::events::EventType;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde_json::Value;
@@ -15,7 +16,7 @@ use crate::{
     render::{
         helm,
         objects::{self, Object, Replicas},
-        version,
+        pull, version,
     },
     tenant::apply_status,
     upgrade,
@@ -71,7 +72,11 @@ pub(super) async fn version(
         };
         let written = apply_status(&context.client, &name, Some(&written)).await;
         written.map_err(|e| Failure::Api(format!("writing the state of the upgrade: {e}")))?;
+        let advice = upgrade::advice(memory.upgrade.as_ref(), next.as_ref(), &name, &objects::namespace_of(tenant));
         memory.upgrade = next;
+        if let Some(advice) = advice {
+            context.publish(tenant, EventType::Normal, reasons::UPGRADE_STARTED, advice).await;
+        }
     }
     Ok(upgrade::version(memory.upgrade.as_ref(), &cluster.version).to_owned())
 }
@@ -85,15 +90,19 @@ pub(super) async fn objects(
 ) -> Result<(String, Arc<Vec<Object>>), Failure> {
     // the version was chosen among the charts
     let chart = version::choose(&context.charts, version, None).map_err(Failure::Render)?;
-    let info = context.client.apiserver_version().await;
-    let info = info.map_err(|e| Failure::Api(format!("reading the version of this cluster: {e}")))?;
+    let served = context.cluster.served().await;
+    let served = served.map_err(|e| Failure::Api(format!("reading version and APIs of this cluster: {e}")))?;
     let (name, namespace) = (tenant.name_any(), objects::namespace_of(tenant));
-    let key = format!("{} {} {values}", chart.sha256, info.git_version);
+    let key = format!("{} {} {} {values}", chart.sha256, served.version, served.fingerprint());
     if let Some((present, objects)) = memory.rendered.as_ref().filter(|(present, _)| *present == key) {
         return Ok((present.clone(), objects.clone()));
     }
-    let release = helm::Release { name: &name, namespace: &namespace, kube_version: &info.git_version };
-    let manifests = helm::template(&context.helm, chart, release, values).await;
+    let release = helm::Release { name: &name, namespace: &namespace, served: &served };
+    let manifests = async {
+        pull::pull(&context.helm, chart).await?;
+        helm::template(&context.helm, chart, release, values).await
+    };
+    let manifests = manifests.await;
     context.metrics.rendered(manifests.is_ok());
     let manifests = manifests.map_err(Failure::Render)?;
     let objects = Arc::new(objects::parse(tenant, &manifests).map_err(Failure::Render)?);

@@ -11,13 +11,19 @@ mod upgrades;
 
 use super::*;
 use crate::{
-    args::{Chart, Charts, RuntimeClasses, Values},
+    args::{Chart, Charts, Standard, Values},
     metrics::Metrics,
     offer::Offer,
+    render::RenderError,
 };
 
 /// An API server with one namespace, in which a virtual cluster has this many replicas and no pod of its control plane is left.
 fn client(replicas: i64, requests: &Arc<Mutex<Vec<String>>>) -> kube::Client {
+    client_without("/no/object", replicas, requests)
+}
+
+/// The same without the objects whose path contains this.
+fn client_without(missing: &'static str, replicas: i64, requests: &Arc<Mutex<Vec<String>>>) -> kube::Client {
     let requests = requests.clone();
     let answer = move |request: http::Request<Body>| {
         let (method, uri) = (request.method().to_string(), request.uri().to_string());
@@ -34,6 +40,10 @@ fn client(replicas: i64, requests: &Arc<Mutex<Vec<String>>>) -> kube::Client {
                     json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "x"});
                 binding
             }
+            ("GET", path) if path.contains(missing) => {
+                json!({"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404})
+            }
+            ("GET", path) if is_policy(path) => policy(path),
             ("GET", path) if path.contains("/statefulsets") => {
                 let mut workload = meta("StatefulSet", "team-a");
                 workload["apiVersion"] = json!("apps/v1");
@@ -51,16 +61,35 @@ fn client(replicas: i64, requests: &Arc<Mutex<Vec<String>>>) -> kube::Client {
             ("PATCH", path) if path.contains("/gputenants/") => json!(GpuTenant::new("x", GpuTenantSpec::default())),
             _ => json!({"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Success"}),
         };
-        let answer = http::Response::new(Body::from(answer.to_string().into_bytes()));
+        let status = if answer["code"] == 404 { 404 } else { 200 };
+        let mut answer = http::Response::new(Body::from(answer.to_string().into_bytes()));
+        *answer.status_mut() = http::StatusCode::from_u16(status).unwrap();
         std::future::ready(Ok::<_, std::convert::Infallible>(answer))
     };
     kube::Client::new(tower::service_fn(answer), "default")
 }
 
+/// An object that limits or isolates the tenant is asked for.
+fn is_policy(path: &str) -> bool {
+    ["/gpugrants/", "/resourcequotas/", "/limitranges/", "/networkpolicies/"].iter().any(|kind| path.contains(kind))
+}
+
+/// Its metadata.
+fn policy(path: &str) -> Value {
+    let name = path.rsplit('/').next().unwrap();
+    let metadata = json!({"name": name, "labels": {"gputenancy.io/tenant": "team-a"}});
+    json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": metadata})
+}
+
 /// A complete pass over a tenant with this `spec.virtualCluster`, and its requests.
 async fn passed(cluster: Value, replicas: i64) -> (Progress, Vec<String>) {
+    passed_without("/no/object", cluster, replicas).await
+}
+
+/// The same without the objects whose path contains this.
+async fn passed_without(missing: &'static str, cluster: Value, replicas: i64) -> (Progress, Vec<String>) {
     let requests = Arc::new(Mutex::new(Vec::new()));
-    let context = context(client(replicas, &requests));
+    let context = context(client_without(missing, replicas, &requests));
     let cluster: VirtualCluster = serde_json::from_value(cluster).unwrap();
     let namespaces = vec![TenantNamespace { name: "ns-a".into(), adopt: false }];
     let spec = GpuTenantSpec { namespaces, virtual_cluster: Some(cluster.clone()), ..GpuTenantSpec::default() };
@@ -72,14 +101,14 @@ async fn passed(cluster: Value, replicas: i64) -> (Progress, Vec<String>) {
 }
 
 fn context(client: kube::Client) -> Context {
-    let chart = Chart { version: "0.36.1".into(), file: "/nonexistent".into(), sha256: String::new() };
+    let chart = Chart { version: "0.36.1".into(), file: "/nonexistent".into(), sha256: String::new(), url: None };
     let repository = "https://charts.loft.sh".parse().unwrap();
     let offer = Offer { repository, flux: true, argo_namespace: "argocd".into(), argo_project: "default".into() };
     Context::new(
         client.clone(),
         Publisher::new(client, "controller", "test"),
         (Charts([("0.36.1".to_owned(), chart)].into()), Values(json!({}))),
-        RuntimeClasses::default(),
+        Standard::default(),
         "/nonexistent".into(),
         offer,
         Arc::new(Metrics::default()),
@@ -139,6 +168,32 @@ async fn suspend_stops_a_virtual_cluster_whose_spec_is_refused() {
         assert_ne!(progress.control_plane, Some(ControlPlane::Paused));
         assert!(requests.iter().all(|r| r.starts_with("GET")), "a refused spec alone stops nothing: {requests:?}");
     }
+}
+
+#[tokio::test]
+async fn nothing_is_applied_before_the_policy_of_the_tenant_exists() {
+    let spec = |backend: &str| json!({"version": "0.36.1", "backend": backend});
+    // with all objects it goes on to the chart, which does not exist
+    let (progress, _) = passed(spec("Helm"), 1).await;
+    assert_eq!(progress.policy, Some(Ok(())));
+    assert!(matches!(progress.rendered, Some(Err(RenderError::Helm(_)))), "{progress:?}");
+    for (missing, name) in [
+        ("/gpugrants/grant", "GpuGrant grant"),
+        ("/resourcequotas/gputenancy", "ResourceQuota gputenancy"),
+        ("/networkpolicies/gputenancy", "NetworkPolicy gputenancy"),
+    ] {
+        for backend in ["Helm", "FluxHelmRelease", "ArgoApplication", "External"] {
+            let (progress, requests) = passed_without(missing, spec(backend), 1).await;
+            assert_eq!(progress.policy, Some(Err(name.to_owned())));
+            assert!(progress.rendered.is_none() && progress.backend.is_none(), "{progress:?}");
+            assert!(progress.control_plane.is_some(), "what runs is observed");
+            assert!(requests.iter().all(|r| r.starts_with("GET")), "{requests:?}");
+        }
+    }
+    let mut suspended = spec("Helm");
+    suspended["suspend"] = json!(true);
+    let (_, requests) = passed_without("/resourcequotas/", suspended, 1).await;
+    assert!(requests.iter().any(|r| r == STOP), "it is suspended all the same: {requests:?}");
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::{io::AsyncWriteExt as _, process::Command, sync::Semaphore};
 
 use super::RenderError;
-use crate::{args::Chart, hex::hex};
+use crate::{args::Chart, cluster::Served, hex::hex};
 
 /// A chart renders in well under a second; a loaded machine takes longer.
 const TIME_LIMIT: Duration = Duration::from_mins(1);
@@ -22,21 +22,28 @@ pub struct Release<'a> {
     pub name: &'a str,
     /// Its namespace.
     pub namespace: &'a str,
-    /// Version of this cluster's API server, such as `v1.36.3`: some objects depend on it.
-    pub kube_version: &'a str,
+    /// Version and APIs of this cluster's API server: some objects depend on them.
+    pub served: &'a Served,
 }
 
 /// The manifests of a release. helm gets no credentials and no environment.
 pub async fn template(helm: &Path, chart: &Chart, release: Release<'_>, values: &Value) -> Result<String, RenderError> {
     let _turn = ONE.acquire().await.map_err(|e| RenderError::Helm(e.to_string()))?;
     verify(chart).await?;
-    let failed = |what: &str, error: &dyn std::fmt::Display| RenderError::Helm(format!("{what}: {error}"));
-    let scratch = std::env::temp_dir();
-    let mut command = Command::new(helm);
+    let mut command = command(helm);
     command
         .args(["template", release.name])
         .arg(&chart.file)
-        .args(["--namespace", release.namespace, "--kube-version", release.kube_version, "--values", "-"])
+        .args(["--namespace", release.namespace, "--kube-version", &release.served.version, "--values", "-"])
+        .args(release.served.api_versions.iter().flat_map(|api| ["--api-versions", api]));
+    let output = output(command, &values.to_string()).await?;
+    String::from_utf8(output).map_err(|e| RenderError::Output(e.to_string()))
+}
+
+/// helm without environment.
+pub(super) fn command(helm: &Path) -> Command {
+    let (mut command, scratch) = (Command::new(helm), std::env::temp_dir());
+    command
         .env_clear()
         .env("HOME", &scratch)
         .current_dir(&scratch)
@@ -44,9 +51,15 @@ pub async fn template(helm: &Path, chart: &Chart, release: Release<'_>, values: 
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .kill_on_drop(true);
-    let mut child = command.spawn().map_err(|e| failed(&helm.display().to_string(), &e))?;
+    command
+}
+
+/// What a command writes, given this text.
+pub(super) async fn output(mut command: Command, text: &str) -> Result<Vec<u8>, RenderError> {
+    let failed = |what: &str, error: &dyn std::fmt::Display| RenderError::Helm(format!("{what}: {error}"));
+    let program = command.as_std().get_program().to_string_lossy().into_owned();
+    let mut child = command.spawn().map_err(|e| failed(&program, &e))?;
     let stdin = child.stdin.take();
-    let text = values.to_string();
     let write = async move {
         let Some(mut stdin) = stdin else { return Ok(()) };
         stdin.write_all(text.as_bytes()).await
@@ -60,12 +73,12 @@ pub async fn template(helm: &Path, chart: &Chart, release: Release<'_>, values: 
         return Err(RenderError::Helm(shortened(&String::from_utf8_lossy(&output.stderr))));
     }
     fed.map_err(|e| failed("passing the values", &e))?;
-    String::from_utf8(output.stdout).map_err(|e| RenderError::Output(e.to_string()))
+    Ok(output.stdout)
 }
 
 /// The chart is applied with wide rights, so it must be exactly the chart that the platform named.
-async fn verify(chart: &Chart) -> Result<(), RenderError> {
-    let Chart { version, file, sha256 } = chart;
+pub(super) async fn verify(chart: &Chart) -> Result<(), RenderError> {
+    let Chart { version, file, sha256, .. } = chart;
     let bytes = tokio::fs::read(file).await.map_err(|e| {
         RenderError::Helm(format!("the chart of version {version} (virtualClusters.charts): {}: {e}", file.display()))
     })?;
@@ -91,14 +104,15 @@ mod tests {
     use super::*;
 
     fn chart(file: &Path, sha256: &str) -> Chart {
-        Chart { version: "0.36.1".into(), file: file.into(), sha256: sha256.into() }
+        Chart { version: "0.36.1".into(), file: file.into(), sha256: sha256.into(), url: None }
     }
 
     #[tokio::test]
     async fn chart_with_another_digest_is_not_rendered() {
         let file = std::env::temp_dir().join(format!("chart-{}.tgz", std::process::id()));
         std::fs::write(&file, b"abc").unwrap();
-        let release = Release { name: "a", namespace: "b", kube_version: "v1.36.0" };
+        let served = Served { version: "v1.36.0".into(), ..Served::default() };
+        let release = Release { name: "a", namespace: "b", served: &served };
         let wrong = template(Path::new("/nonexistent"), &chart(&file, &"0".repeat(64)), release, &Value::Null).await;
         assert!(wrong.unwrap_err().to_string().contains("names 0000"));
         // the SHA-256 of "abc" is that of FIPS 180-4

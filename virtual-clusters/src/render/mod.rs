@@ -1,10 +1,11 @@
 //! From a tenant to the objects of its virtual cluster.
 //!
-//! [`version`] decides which version is rendered, [`values`] makes the values, [`helm`] runs `helm template` on the packed chart, and
-//! [`objects`] parses the output and refuses all that is not of the tenant's namespace.
+//! [`version`] decides which version is rendered, [`values`] makes the values, [`helm`] runs `helm template` on the packed chart, which
+//! [`pull`] downloads where it has a URL, and [`objects`] parses the output and refuses all that is not of the tenant's namespace.
 
 pub mod helm;
 pub mod objects;
+pub mod pull;
 pub mod values;
 pub mod version;
 

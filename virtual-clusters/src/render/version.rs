@@ -37,7 +37,9 @@ mod tests {
     use super::*;
 
     fn charts() -> Charts {
-        let chart = |v: &str| (v.to_owned(), Chart { version: v.into(), file: "/c.tgz".into(), sha256: String::new() });
+        let chart = |v: &str| {
+            (v.to_owned(), Chart { version: v.into(), file: "/c.tgz".into(), sha256: String::new(), url: None })
+        };
         Charts(["0.35.3", "0.36.1", "0.37.0", "1.0.0"].map(chart).into())
     }
 

@@ -34,6 +34,7 @@ fn server(running: &str, writes: &Writes) -> kube::Client {
                     "metadata": {"name": names::BINDING, "labels": {"gputenancy.io/tenant": "team-a"}},
                     "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "x"},
                 }),
+                ("GET", path) if is_policy(path) => policy(path),
                 ("GET", path) if path.ends_with("/statefulsets/team-a") => workload,
                 ("GET", path) if path.ends_with("/statefulsets") => list(json!([workload])),
                 ("GET", _) => list(json!([])),
@@ -73,7 +74,7 @@ impl Files {
         let chart = |version: &&str| {
             let (file, text) = (self.0.join(version), format!("chart {version}"));
             std::fs::write(&file, &text).unwrap();
-            let chart = Chart { version: (*version).into(), file, sha256: hex(&Sha256::digest(text)) };
+            let chart = Chart { version: (*version).into(), file, sha256: hex(&Sha256::digest(text)), url: None };
             ((*version).to_owned(), chart)
         };
         Charts(versions.iter().map(chart).collect())
@@ -113,7 +114,7 @@ async fn labelled(
         client.clone(),
         Publisher::new(client, "controller", "test"),
         (files.charts(&["0.35.3", "0.36.1"]), Values(json!({}))),
-        RuntimeClasses::default(),
+        Standard::default(),
         Path::new(env!("CARGO_MANIFEST_DIR")).join("src/reconcile/tests/helm"),
         offer,
         Arc::new(Metrics::default()),
@@ -152,8 +153,14 @@ async fn former_version_is_in_the_status_before_the_new_one_is_applied() {
     let upgrade = &object["status"]["virtualCluster"]["upgrade"];
     assert_eq!((&upgrade["from"], &upgrade["to"]), (&json!("0.35.3"), &json!("0.36.1")));
     assert_eq!(object["status"]["virtualCluster"]["version"], "0.35.3", "the rest of the status stays");
+    let (method, path, event) = &writes[1];
+    assert!(method == "POST" && path.ends_with("/events"), "the advice comes before the objects: {writes:?}");
+    assert_eq!((&event["reason"], &event["type"]), (&json!("UpgradeStarted"), &json!("Normal")));
     assert_eq!(applied(&writes).as_deref(), Some("0.36.1"));
-    assert_eq!(memory.upgrade.unwrap().since, None, "the objects were not applied before this pass");
+    assert_eq!(memory.upgrade.as_ref().unwrap().since, None, "the objects were not applied before this pass");
+
+    let (_, writes) = pass("begun", "0.36.1", memory.upgrade).await;
+    assert!(writes.iter().all(|(_, path, _)| !path.ends_with("/events")), "once: {writes:?}");
 }
 
 #[tokio::test]

@@ -1,0 +1,87 @@
+//! Objects inside that this program writes: read, applied and deleted.
+
+use std::{collections::BTreeMap, fmt::Debug};
+
+use gputenancy_crds::names as labels;
+use http::Request;
+use kube::{
+    Api, Client, Resource,
+    api::{DeleteParams, Patch, PatchParams},
+};
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use super::connect::bounded;
+use crate::names::{MANAGED_BY, MANAGER};
+
+/// Most classes of one kind of this program that are read in one pass.
+pub const MOST_CLASSES: usize = 100;
+
+/// What is read of the metadata of an object inside.
+#[derive(Deserialize, Debug, Default)]
+pub struct SlimMetadata {
+    #[serde(default)]
+    /// Name of the object.
+    pub name: String,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+}
+
+impl SlimMetadata {
+    /// This program has written the object.
+    pub fn is_ours(&self) -> bool {
+        self.labels.get(labels::MANAGED_BY_LABEL).is_some_and(|by| by == MANAGED_BY)
+    }
+}
+
+/// What happens to a `RuntimeClass` inside that has the name of a wanted one and was written by another program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Conflict {
+    /// It becomes this program's.
+    Replace,
+    /// It stays as it is: an adopted vCluster may have its own.
+    Keep,
+}
+
+/// The object at this path, if it exists.
+pub async fn read<T: DeserializeOwned>(client: &Client, what: &str, path: &str) -> Result<Option<T>, String> {
+    let request = Request::get(path).body(Vec::new()).map_err(|error| format!("{what}: {error}"))?;
+    let read = async {
+        match client.request::<T>(request).await {
+            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
+            answer => answer.map(Some),
+        }
+    };
+    bounded(what, read).await
+}
+
+/// Applies an object. One that cannot be changed, such as an immutable `ConfigMap` or a `RuntimeClass` with another handler, is made again.
+pub async fn apply<K>(api: &Api<K>, what: &str, name: &str, object: &Value) -> Result<(), String>
+where
+    K: Resource + Clone + DeserializeOwned + Debug,
+{
+    let params = PatchParams::apply(MANAGER).force();
+    let patch = Patch::Apply(object);
+    let first = async {
+        match api.patch_metadata(name, &params, &patch).await {
+            Err(kube::Error::Api(status)) if status.is_invalid() => Ok(false),
+            answer => answer.map(|_| true),
+        }
+    };
+    if bounded(what, first).await? {
+        return Ok(());
+    }
+    bounded(what, delete(api, name)).await?;
+    bounded(what, api.patch_metadata(name, &params, &patch)).await.map(drop)
+}
+
+/// Deletes an object, if it exists.
+pub async fn delete<K>(api: &Api<K>, name: &str) -> kube::Result<()>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    match api.delete(name, &DeleteParams::default()).await {
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        answer => answer.map(drop),
+    }
+}
