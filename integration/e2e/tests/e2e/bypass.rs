@@ -4,7 +4,7 @@
 use e2e::{
     Error, Result, World,
     actor::{Actor, Verb},
-    fixtures::{mig_profile, pool, tenant},
+    fixtures::{merged, mig_profile, pool, tenant},
     objects::{self, ensure},
     product,
     scenario::tenant_ready,
@@ -15,12 +15,17 @@ use k8s_openapi::api::{admissionregistration::v1::ValidatingAdmissionPolicy, cor
 use kube::{Api, ResourceExt as _, api::ListParams};
 use serde_json::{Value, json};
 
+use crate::{
+    bypass_claims::{admin_access_without_label, marks_of_the_scheduler},
+    bypass_cordons::only_daemon_sets_tolerate_cordons,
+};
+
 /// Annotation of a manifest with the text of its refusal.
 const REFUSED: &str = "gputenancy.io/refused-with";
-const OWNER: Actor = Actor::Person("ann", &["team-t"]);
+pub(crate) const OWNER: Actor = Actor::Person("ann", &["team-t"]);
 
 /// A team with one profile, and another team.
-async fn two_teams(world: &World) -> Result<()> {
+pub(crate) async fn two_teams(world: &World) -> Result<()> {
     let mut t = tenant("t", &[("mig-1g", 2)]);
     t["spec"]["priorityClasses"] = json!(["batch"]);
     t["spec"]["queues"] = json!(["team-t"]);
@@ -45,7 +50,7 @@ pub(crate) async fn manifests(world: &World, file: &str) -> Result<Vec<Value>> {
 }
 
 /// API path of the collection of this kind in the team's namespace.
-fn collection(object: &Value) -> String {
+pub(crate) fn collection(object: &Value) -> String {
     let (api, kind) = (object["apiVersion"].as_str().unwrap(), object["kind"].as_str().unwrap());
     let root = if api.contains('/') { format!("/apis/{api}") } else { format!("/api/{api}") };
     let plural = if kind.ends_with('s') { "es" } else { "s" };
@@ -184,8 +189,11 @@ async fn policies_without_operator_refuse_every_bypass_and_admit_usual_workloads
         operators(&world, 0).await?;
         usual_workloads(&world).await?;
         built_in_validation(&world).await?;
+        admin_access_without_label(&world).await?;
+        only_daemon_sets_tolerate_cordons(&world).await?;
         bypasses(&world).await?;
         pod_updates(&world).await?;
+        marks_of_the_scheduler(&world, WAITING).await?;
         debug_container_gets_no_gpu(&world).await?;
         grace_periods(&world).await?;
         operator_objects(&world).await?;
@@ -334,13 +342,32 @@ async fn built_in_validation(world: &World) -> Result<()> {
         pod["spec"][at] = value;
         OWNER.check(&world.client, Verb::Create, "/api/v1/namespaces/t/pods", &pod, Some(words)).await?;
     }
+    root_in_a_user_namespace(world).await
+}
+
+/// With `hostUsers: false` root of the container is an ordinary user of the node: Kubernetes admits it, without any of the other freedoms.
+async fn root_in_a_user_namespace(world: &World) -> Result<()> {
+    for (own, security, refused) in [
+        (json!(true), json!({}), Some("runAsUser=0")),
+        (json!(false), json!({}), None),
+        (json!(false), json!({"procMount": "Unmasked"}), Some("procMount")),
+        (json!(false), json!({"capabilities": {"drop": ["ALL"], "add": ["SYS_ADMIN"]}}), Some("SYS_ADMIN")),
+        (json!(false), json!({"privileged": true, "allowPrivilegeEscalation": true}), Some("privileged")),
+    ] {
+        let restricted = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}});
+        let container = json!({"name": "c", "image": "i", "securityContext": merged(restricted, security)});
+        let seccomp = json!({"type": "RuntimeDefault"});
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": {
+            "hostUsers": own, "securityContext": {"runAsUser": 0, "seccompProfile": seccomp}, "containers": [container]}});
+        OWNER.check(&world.client, Verb::Create, "/api/v1/namespaces/t/pods", &pod, refused).await?;
+    }
     Ok(())
 }
 
 /// Every manifest is refused with the text of its annotation, also with relaxed Pod Security.
 async fn bypasses(world: &World) -> Result<()> {
-    let relaxed = "pod-security.kubernetes.io/enforce=privileged";
-    world.kubectl(&["label", "--overwrite", "namespace", "t", relaxed]).await?;
+    let relaxed = ["pod-security.kubernetes.io/enforce=privileged", "resource.kubernetes.io/admin-access=true"];
+    world.kubectl(&[&["label", "--overwrite", "namespace", "t"], &relaxed[..]].concat()).await?;
     world.set(&[json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "urgent"}, "value": 1000})]).await?;
     world.set(&[json!({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia-legacy"}, "handler": "runc"})]).await?;
     let (mut wrong, mut count) = (vec![], 0);
@@ -361,8 +388,9 @@ async fn bypasses(world: &World) -> Result<()> {
             }
         }
     }
+    world.kubectl(&["label", "namespace", "t", "resource.kubernetes.io/admin-access-"]).await?;
     ensure(wrong.is_empty(), wrong.join("\n"))?;
-    ensure(count >= 180, format!("{count} bypasses were tried"))
+    ensure(count >= 190, format!("{count} bypasses were tried"))
 }
 
 const GRANT: &str = "/apis/gputenancy.io/v1alpha1/namespaces/t/gpugrants/grant";

@@ -125,7 +125,7 @@ fn chart_templates_match_snapshots() {
         "tenant-pods",
         "tenant-policies",
         "tenant-grace-periods",
-        "tenant-hidden-gpus",
+        "tenant-pod-defaults",
         "tenant-controllers",
         "tenant-images",
         "tenant-ingresses",
@@ -137,11 +137,19 @@ fn chart_templates_match_snapshots() {
     ] {
         insta::assert_snapshot!(file, rendered(&format!("{file}.yaml"), &[]));
     }
-    for way in ["Mutate", "Require"] {
-        let set = format!("policies.gpuTaint.toleration={way}");
-        insta::assert_snapshot!(format!("tenant-toleration-{way}"), rendered("tenant-toleration.yaml", &[&set]));
+    for (name, set) in [
+        ("tenant-pod-defaults-toleration-only", "policies.hideGpus=None"),
+        ("tenant-pod-defaults-hidden-only", "policies.gpuTaint.toleration=Require"),
+    ] {
+        insta::assert_snapshot!(name, rendered("tenant-pod-defaults.yaml", &[set]));
     }
+    insta::assert_snapshot!(rendered("tenant-toleration.yaml", &["policies.gpuTaint.toleration=Require"]));
     insta::assert_snapshot!("virtual-clusters", rendered("virtual-clusters.yaml", &["virtualClusters.enabled=true"]));
+    let classes = "policies.priorityClasses={batch}";
+    insta::assert_snapshot!(
+        "virtual-clusters-priority",
+        rendered("virtual-clusters-priority.yaml", &["virtualClusters.enabled=true", classes])
+    );
     insta::assert_snapshot!("virtual-clusters-with-backends", rendered("virtual-clusters.yaml", &BACKENDS));
     for file in ["pull-secrets", "tenant-pull-secrets"] {
         insta::assert_snapshot!(file, rendered(&format!("{file}.yaml"), &[PULLS]));
@@ -249,14 +257,16 @@ fn lint_embeds_policies_of_default_values() {
 #[test]
 fn annotations_of_networks_and_ingresses_are_those_of_the_values() {
     let (networks, conditions) = ("k8s.v1.cni.cncf.io/networks", "alb.ingress.kubernetes.io/conditions.*");
+    let groups = "alb.ingress.kubernetes.io/group.*";
     let permits = |values: &[&str]| rendered("tenant-pods.yaml", values).contains(&format!("!(k in ['{networks}']))"));
     assert!(permits(&[&format!("policies.networkAnnotations={{{networks}}}")]));
     assert!(!permits(&[]) && !permits(&["policies.networkAnnotations=null"]));
     let starts = |values: &[&str]| {
-        rendered("tenant-ingresses.yaml", values)
-            .contains("['alb.ingress.kubernetes.io/conditions.'].exists(s, k.startsWith(s))")
+        rendered("tenant-ingresses.yaml", values).contains(
+            "['alb.ingress.kubernetes.io/group.','alb.ingress.kubernetes.io/conditions.'].exists(s, k.startsWith(s))",
+        )
     };
-    assert!(starts(&[]) && starts(&[&format!("policies.ingressAnnotations={{{conditions}}}")]));
+    assert!(starts(&[]) && starts(&[&format!("policies.ingressAnnotations={{{groups},{conditions}}}")]));
     assert!(!starts(&["policies.ingressAnnotations={-snippet}"]) && !starts(&["policies.ingressAnnotations=null"]));
     let (success, text) = template("tenant-pods.yaml", &["policies.networkAnnotations={cni.projectcalico.org/*}"]);
     assert!(!success && text.contains("networkAnnotations"), "{text}");
@@ -373,13 +383,21 @@ fn policies_mutate_from_kubernetes_1_36() {
             .map(str::to_owned)
             .collect()
     };
-    let hidden = |version: &str, set: &str| !kinds_at(version, set, "gputenancy-tenant-hidden-gpus").is_empty();
+    let template_at = |version: &str, set: &str| {
+        let (fine, text) = helm(&["template", "gputenancy", &chart, "--kube-version", version, "--set", set]);
+        assert!(fine, "{text}");
+        text.split("---\n")
+            .find(|object| object.contains("\nkind: MutatingAdmissionPolicy\n"))
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let hidden = |version: &str, set: &str| template_at(version, set).contains("NVIDIA_VISIBLE_DEVICES");
     assert!(hidden("1.36.0", "policies.enabled=true") && !hidden("1.35.4", "policies.enabled=true"));
     assert!(hidden("1.35.4", "policies.hideGpus=Mutate") && !hidden("1.36.0", "policies.hideGpus=None"));
     assert!(!hidden("1.36.0", "policies.enabled=false"));
     let at = |version: &str, set: &str| {
-        let kinds = kinds_at(version, set, "gputenancy-tenant-toleration");
-        (kinds.iter().any(|kind| kind == "MutatingAdmissionPolicy"), !kinds.is_empty())
+        let filled_in = template_at(version, set).contains("path: '/spec/tolerations");
+        (filled_in, filled_in || !kinds_at(version, set, "gputenancy-tenant-toleration").is_empty())
     };
     assert_eq!(at("1.36.0", "policies.enabled=true"), (true, true));
     assert_eq!(at("1.37.2-gke.1", "policies.enabled=true"), (true, true));

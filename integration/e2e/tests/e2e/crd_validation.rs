@@ -60,6 +60,16 @@ fn profiles() -> Vec<Case> {
         case("mps-equal", profile(json!({"mps": {"replicas": 2}})), None),
         case("mps-memory-and-threads", profile(json!({"mps": {"memory": "10Gi", "threads": 25}})), None),
         case("fraction", profile(json!({"fraction": {"memory": "10Gi", "compute": 25}})), None),
+        case(
+            "fraction that may use idle time",
+            profile(json!({"fraction": {"memory": "10Gi", "compute": 25, "computeMode": "Burst"}})),
+            None,
+        ),
+        case(
+            "whole time and idle time",
+            profile(json!({"fraction": {"memory": "10Gi", "compute": 100, "computeMode": "Burst"}})),
+            Some("leave computeMode out, or write a lower compute"),
+        ),
         case("priced", merged(mig(), json!({"price": {"perHour": "0.51", "currency": "USD"}})), None),
         case("resource-name", merged(shared(), json!({"resourceName": "gputenancy.io/small", "maxPerPod": 1})), None),
         case("no-device", profile(json!({})), one_device),

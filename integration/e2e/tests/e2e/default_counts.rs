@@ -152,3 +152,55 @@ async fn counted(world: &World) -> Result<()> {
     }
     Ok(())
 }
+
+/// A namespace of no tenant, where no policy refuses the pod before the quota does.
+const ELSEWHERE: &str = "affinity-elsewhere";
+const AFFINITY_QUOTA: &str = "gputenancy-pod-affinity";
+
+#[tokio::test]
+async fn affinity_quota_refuses_pods_that_name_namespaces_and_counts_no_others() {
+    let world = World::enter().await.unwrap();
+    let outcome = affinity(&world).await;
+    world.kubectl(&["delete", "namespace", ELSEWHERE, "--ignore-not-found"]).await.unwrap();
+    world.keeping_evidence("affinity-quota", async { outcome }).await;
+}
+
+async fn affinity(world: &World) -> Result<()> {
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": ELSEWHERE}});
+    let account =
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": ELSEWHERE}});
+    world.set(&[namespace, account, tenant("t", &[])]).await?;
+    tenant_ready(world, "t").await?;
+    let own = Api::<ResourceQuota>::namespaced(world.client.clone(), "t").get(AFFINITY_QUOTA).await?;
+    world.set(&[json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": AFFINITY_QUOTA, "namespace": ELSEWHERE}, "spec": own.spec})]).await?;
+    let quotas = Api::<ResourceQuota>::namespaced(world.client.clone(), ELSEWHERE);
+    eventually("the quota to be enforced", PATIENCE, || async {
+        let enforced = quotas.get(AFFINITY_QUOTA).await?.status.and_then(|s| s.hard).is_some();
+        Ok(if enforced { Ok(()) } else { Err("not yet".into()) })
+    })
+    .await?;
+    let refused = Some("exceeded quota: gputenancy-pod-affinity");
+    for (kind, more, refused) in [
+        ("podAntiAffinity", json!({"namespaces": ["default"]}), refused),
+        ("podAffinity", json!({"namespaceSelector": {}}), refused),
+        ("podAffinity", json!({"namespaces": [ELSEWHERE]}), refused),
+        ("podAntiAffinity", json!({}), None),
+        ("podAffinity", json!({}), None),
+    ] {
+        let mut term = json!({"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"a": "b"}}});
+        for (key, value) in more.as_object().into_iter().flatten() {
+            term[key] = value.clone();
+        }
+        for list in
+            ["requiredDuringSchedulingIgnoredDuringExecution", "preferredDuringSchedulingIgnoredDuringExecution"]
+        {
+            let preferred = json!({"weight": 1, "podAffinityTerm": term});
+            let terms = if list.starts_with("preferred") { json!([preferred]) } else { json!([term]) };
+            let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": {
+                "affinity": {kind: {list: terms}}, "containers": [{"name": "c", "image": "i"}]}});
+            let path = format!("/api/v1/namespaces/{ELSEWHERE}/pods");
+            Actor::Admin.check(&world.client, Verb::Create, &path, &pod, refused).await?;
+        }
+    }
+    Ok(())
+}

@@ -38,9 +38,19 @@ async fn three_sizes(world: &World) -> Result<()> {
     let more = run(world, &["allocate", "--count", "100"]).await?;
     ensure(more.starts_with("granted=82 code=2"), format!("82 × 64 MiB are left: {more}"))?;
 
-    // smaller than what is held: the limit stays at 6,400 MiB and the context of the program that ended, which counts until another begins;
-    // NVML's figure, which has no such context, bounds it from the agent's next sample on
+    // smaller than what is held: refused, and named on pod, profile and GpuNode
     world.set(&[part("5Gi", 10)]).await?;
+    let refused =
+        ["more than the new memory 5120Mi", "keeps its limit of 12288Mi; let it free memory or restart the pod"];
+    event(world, "ShareResizeRefused", refused).await?;
+    profile_names_the_pod(world).await?;
+    shows(world, "total=12288MiB free=5248MiB device=12288MiB").await?;
+
+    // forced: the limit stays at 6,400 MiB and the context of the program that ended, which counts until another begins;
+    // NVML's figure, which has no such context, bounds it from the agent's next sample on
+    let mut forced = part("5Gi", 10);
+    forced["spec"]["device"]["fraction"]["resize"] = json!("Force");
+    world.set(&[forced]).await?;
     resized(world, ["has ", "before 12288 MiB"]).await?;
     let none = run(world, &["allocate", "--count", "1"]).await?;
     ensure(none.starts_with("granted=0 code=2"), none)?;
@@ -94,8 +104,23 @@ async fn shows(world: &World, excerpt: &str) -> Result<()> {
 
 /// Waits for the event on the pod with both excerpts.
 async fn resized(world: &World, excerpts: [&str; 2]) -> Result<()> {
-    eventually(&format!("event ShareResized with {excerpts:?}"), PATIENCE, || async {
-        let notes = pod_events(world, TEAM, "ShareResized").await?;
+    event(world, "ShareResized", excerpts).await
+}
+
+/// Waits until the condition of the profile names the pod that keeps its memory.
+async fn profile_names_the_pod(world: &World) -> Result<()> {
+    let path = "jsonpath={.status.conditions[?(@.type=='Resized')].message}";
+    eventually("condition Resized of the profile", PATIENCE, || async {
+        let message = world.kubectl(&["get", "gpuprofile", "part", "-o", path]).await?;
+        let named = message.contains("1 pods hold more than device.fraction.memory") && message.contains("team/work-");
+        Ok(if named && message.contains("of 12288Mi") { Ok(()) } else { Err(message) })
+    })
+    .await
+}
+
+async fn event(world: &World, reason: &str, excerpts: [&str; 2]) -> Result<()> {
+    eventually(&format!("event {reason} with {excerpts:?}"), PATIENCE, || async {
+        let notes = pod_events(world, TEAM, reason).await?;
         let found = notes.iter().any(|note| excerpts.iter().all(|excerpt| note.contains(excerpt)));
         Ok(if found { Ok(()) } else { Err(format!("{notes:?}")) })
     })

@@ -57,7 +57,7 @@ const BEN: (&str, &[&str]) = ("ben", &["mtb-others", "system:authenticated"]);
 fn limits() -> Value {
     json!({
         "requests.cpu": "2", "requests.memory": "2Gi", "requests.ephemeral-storage": "10Gi",
-        "pods": "10", "services": "5", "replicationcontrollers": "5", "resourcequotas": "1", "secrets": "10", "configmaps": "10",
+        "pods": "10", "services": "5", "replicationcontrollers": "5", "resourcequotas": "2", "secrets": "10", "configmaps": "10",
         "persistentvolumeclaims": "4", "services.nodeports": "1", "services.loadbalancers": "0",
     })
 }

@@ -7,13 +7,13 @@ use e2e::{
     fixtures::{mig_profile, pool, tenant, workload},
     objects::{self, ensure},
     product,
-    scenario::{instances_ready, tenant_ready},
+    scenario::{instances_ready, pod_events, tenant_ready},
     wait::{PATIENCE, eventually},
 };
 use futures::{TryStreamExt as _, future};
 use gputenancy_crds::{DeviceState, GpuNode, GpuPool};
 use kube::{
-    Api,
+    Api, ResourceExt,
     runtime::{WatchStreamExt as _, watcher},
 };
 use serde_json::{Value, json};
@@ -74,6 +74,92 @@ async fn terminating_pods_leave_no_unattributed_process() {
 async fn process_with_an_open_device_file_alone_is_listed_within_ten_seconds() {
     let world = World::enter().await.unwrap();
     world.keeping_evidence("open-device-file", open_file(&world)).await;
+}
+
+#[tokio::test]
+async fn container_of_each_process_is_shown_with_its_memory_and_memory_of_no_process_is_a_ghost() {
+    let world = World::enter().await.unwrap();
+    world.keeping_evidence("attributed-processes", attributed(&world)).await;
+}
+
+/// One pod with 1 GiB on an instance, and then 900 MiB of the instance that no process explains.
+async fn attributed(world: &World) -> Result<()> {
+    world
+        .set(&[mig_profile("mig-3g", "3g.40gb"), pool("p", "gpu-1", &["mig-3g"]), tenant("t", &[("mig-3g", 1)])])
+        .await?;
+    tenant_ready(world, "t").await?;
+    world.set(&[workload("t", "w", "nvidia.com/mig-3g.40gb", 1)]).await?;
+    world.pods_ready("t", 1).await?;
+    let (gpu, instance) = eventually("the container with tenant and memory", PATIENCE, || async {
+        let node = objects::gpu_node(&world.client, "gpu-1").await?;
+        let gpus = node.status.into_iter().flat_map(|status| status.gpus);
+        let owned = gpus.flat_map(|gpu| gpu.instances.clone().into_iter().map(move |instance| (gpu.clone(), instance)));
+        let mut owned = owned.filter(|(_, i)| i.device.as_ref().is_some_and(|d| d.owner.is_some()));
+        let Some((gpu, instance)) = owned.next() else { return Ok(Err("no device has an owner".to_owned())) };
+        let device = instance.device.clone().unwrap_or_default();
+        Ok(match device.processes.as_slice() {
+            [only]
+                if only.container == device.owner
+                    && only.tenant.as_deref() == Some("t")
+                    && only.count == 1
+                    && only
+                        .memory
+                        .as_ref()
+                        .is_some_and(|m| m.mib().is_ok_and(|mib| (1_024..=1_536).contains(&mib))) =>
+            {
+                Ok((gpu, instance))
+            }
+            other => Err(format!("{other:?}")),
+        })
+    })
+    .await?;
+    layers(world, &gpu.uuid, instance.gi, 0).await?;
+    let (index, gi) = (gpu.index.to_string(), instance.gi.to_string());
+    world.nvsim("gpu-1", &["leak", &index, "900", "--instance", &gi]).await?;
+    let ghost = |mib: Option<i64>| async move {
+        eventually(&format!("ghost memory of {mib:?} MiB"), PATIENCE, || async {
+            let node = objects::gpu_node(&world.client, "gpu-1").await?;
+            let gpus = node.status.iter().flat_map(|status| &status.gpus);
+            let found: Vec<_> = gpus.flat_map(|gpu| &gpu.ghost_memory).collect();
+            let shown = found.iter().map(|ghost| ghost.memory.mib().ok());
+            Ok(if shown.eq(mib.into_iter().map(Some)) { Ok(()) } else { Err(format!("{found:?}")) })
+        })
+        .await
+    };
+    // in steps of 256 MiB
+    let outcome = ghost(Some(1_024)).await;
+    let (events, counted) =
+        (pod_events(world, "default", "GhostMemory").await, layers(world, &gpu.uuid, instance.gi, 900 << 20).await);
+    world.nvsim("gpu-1", &["leak", &index, "0", "--instance", &gi]).await?;
+    outcome?;
+    counted?;
+    let events = events?;
+    ensure(events.iter().any(|e| e.contains("900 MiB of GPU instance")), format!("{events:?}"))?;
+    world.pods_ready("t", 1).await?;
+    ghost(None).await
+}
+
+/// The layers of an instance are all of its memory, and this much is of no process.
+async fn layers(world: &World, uuid: &str, gi: i32, unattributed: u64) -> Result<()> {
+    let agents = world.agents_on("gpu-1").await?;
+    let agent = agents.first().map(ResourceExt::name_any).ok_or_else(|| Error::Wrong("no agent".into()))?;
+    let path = format!("/api/v1/namespaces/{}/pods/{agent}:9410/proxy/metrics", product::NAMESPACE);
+    let prefix = format!("gputenancy_agent_device_memory_bytes{{gpu=\"{uuid}\",instance=\"{gi}\",layer=");
+    eventually("the layers of the instance", PATIENCE, || async {
+        let text = world.kubectl(&["get", "--raw", &path]).await?;
+        let rest: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix(&prefix)).collect();
+        let of = |layer: &str| {
+            let line = rest.iter().find(|line| line.starts_with(&format!("\"{layer}\"")));
+            line.and_then(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok())
+        };
+        let all: Option<Vec<u64>> = ["reserved", "processes", "unattributed", "free"].into_iter().map(of).collect();
+        let Some(all) = all else { return Ok(Err(format!("{rest:?}"))) };
+        // as in integration/silicon/boards/a100-80gb.yaml
+        let (sum, total) = (all.iter().sum::<u64>(), 40_448_u64 << 20);
+        let near = sum.abs_diff(total) <= total / 50;
+        Ok(if near && all.get(2) == Some(&unattributed) { Ok(()) } else { Err(format!("{all:?}, {sum} of {total}")) })
+    })
+    .await
 }
 
 /// A process that NVML does not list, as a monitoring daemon. The simulated device nodes cannot be opened, hence another file in their place.

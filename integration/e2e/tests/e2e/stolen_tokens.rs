@@ -11,7 +11,7 @@ use e2e::{
 };
 use serde_json::{Value, json};
 
-use crate::chart::rendered;
+use crate::{chart::rendered, security_lists};
 
 const SYSTEM: &str = "/api/v1/namespaces/kube-system";
 const RBAC: &str = "rbac.authorization.k8s.io";
@@ -275,7 +275,9 @@ async fn tokens_of_operator_and_agent_reach_only_what_the_security_page_lists() 
             &world.client,
             [objects_in_namespaces(), namespaces_and_marks(), pods_and_specs(), canaries(), agent()].concat(),
         )
-        .await
+        .await?;
+        let (.., canary, _) = canaries().swap_remove(0);
+        security_lists::tokens_of_operator_and_agent(&world, canary).await
     };
     let outcome = body.await;
     world.kubectl(&["delete", "pod", "-n", "kube-system", "--ignore-not-found", "e2e-victim"]).await.unwrap();

@@ -14,7 +14,7 @@ use gputenancy_crds::{GpuTenant, VIRTUAL_CLUSTER_FINALIZER};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
-use crate::chart::rendered;
+use crate::{chart::rendered, security_lists};
 
 const CONTROLLER: Actor = Actor::Account(product::NAMESPACE, "gputenancy-virtual-clusters");
 /// Namespaces without a virtual cluster: of the cluster, the platform, no tenant and another tenant.
@@ -277,7 +277,12 @@ async fn install_identity(world: &World) -> Result<()> {
     // a binding is judged only if its Role exists
     let mut syncer = role(("", "secrets"));
     syncer["metadata"] = json!({"name": "vc-t", "namespace": "t"});
-    world.set(&[bound, syncer]).await
+    // of the team
+    let (mut own, mut given) = (role(("", "pods")), binding("e2e-team", ("Role", "e2e-team"), account("t", "default")));
+    for object in [&mut own, &mut given] {
+        object["metadata"] = json!({"name": "e2e-team", "namespace": "t"});
+    }
+    world.set(&[bound, syncer, own, given]).await
 }
 
 async fn remove_identity(world: &World) -> Result<()> {
@@ -331,6 +336,9 @@ async fn token_of_the_controller_of_virtual_clusters_reaches_only_what_the_secur
         let finalizers = Api::<GpuTenant>::all(world.client.clone()).get("t").await?.finalizers().to_vec();
         ensure(!finalizers.is_empty(), "the tenant has no finalizer of the operator")?;
         check_all(&world.client, [elsewhere(), tenants(&finalizers), pods(), objects(), events()].concat()).await?;
+        let kept: Vec<&str> = finalizers.iter().map(String::as_str).chain([VIRTUAL_CLUSTER_FINALIZER]).collect();
+        let list = security_lists::controller(pod(json!({}), json!({})), &kept);
+        security_lists::all_admitted(&world, &CONTROLLER, "gputenancy-virtual-clusters", list).await?;
         reads(&world).await
     };
     let outcome = body.await;

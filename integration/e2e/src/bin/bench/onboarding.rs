@@ -105,7 +105,7 @@ async fn bare_client(world: &World, model: &Model, name: &str, tenants: usize, m
     let written = start.elapsed().as_secs_f64();
     let in_force = |q: &ResourceQuota| {
         let hard = q.spec.as_ref().and_then(|s| s.hard.as_ref());
-        hard.is_some() && q.status.as_ref().and_then(|s| s.hard.as_ref()) == hard
+        q.name_any() == names::QUOTA && hard.is_some() && q.status.as_ref().and_then(|s| s.hard.as_ref()) == hard
     };
     let quotas = Api::<ResourceQuota>::all(world.client.clone());
     until_all(&quotas, &format!("{name}-"), tenants, in_force).await?;

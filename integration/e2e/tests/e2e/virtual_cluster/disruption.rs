@@ -1,11 +1,7 @@
-//! What happens to a virtual cluster under changes from outside, kills of its controller, and a layout change under a pod from inside.
+//! What happens to a virtual cluster under changes from outside, kills of operator and controller, and a layout change under a pod from inside.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
     time::Duration,
 };
 
@@ -13,19 +9,16 @@ use e2e::{
     Error, Result, World,
     fixtures::{deployment, mig_profile, pod_spec, pool, restricted_spec, tenant},
     objects::{ensure, set_guarantee},
-    product,
     scenario::{instances_ready, pool_ready, tenant_ready, wait_for_devices},
     wait::{PATIENCE, eventually},
 };
 use gputenancy_crds::GpuTenant;
 use kube::Api;
 use serde_json::{Value, json};
-use tokio::{process::Command, task::JoinHandle};
 
-use super::{Inside, START, inside::SPACE, install, virtual_cluster_ready, virtual_tenant};
+use super::{Inside, START, chart, inside::SPACE, install, killer::Killer, virtual_cluster_ready, virtual_tenant};
 
 const TEAM: &str = "vc-d";
-const CONTROLLER: &str = "app.kubernetes.io/name=gputenancy-virtual-clusters";
 
 #[tokio::test]
 async fn changes_are_repaired_and_kills_survived() {
@@ -74,39 +67,6 @@ async fn objects(world: &World) -> Result<BTreeSet<String>> {
     Ok(found.lines().chain(pods.lines()).map(str::to_owned).collect())
 }
 
-/// Kills the controller again and again, each time after another while.
-pub(super) struct Killer {
-    kills: Arc<AtomicUsize>,
-    task: JoinHandle<()>,
-}
-
-impl Killer {
-    pub(super) fn start(world: &World) -> Self {
-        let (kills, kubeconfig) = (Arc::new(AtomicUsize::new(0)), world.lab.kubeconfig_path());
-        let count = kills.clone();
-        let task = tokio::spawn(async move {
-            // from the first request of a start to well after its first pass
-            for pause in [300, 700, 1200, 1800, 2500, 3500, 5000, 8000].into_iter().cycle().take(16) {
-                tokio::time::sleep(Duration::from_millis(pause)).await;
-                let mut kubectl = Command::new(product::root().join("target/toolset/bin/kubectl"));
-                kubectl.arg("--kubeconfig").arg(&kubeconfig).args(["delete", "pods", "-n", product::NAMESPACE]);
-                kubectl.args(["-l", CONTROLLER, "--grace-period=0", "--force", "--wait=false"]).kill_on_drop(true);
-                let killed =
-                    kubectl.output().await.is_ok_and(|o| String::from_utf8_lossy(&o.stdout).contains("deleted"));
-                count.fetch_add(usize::from(killed), Ordering::Relaxed);
-            }
-        });
-        Self { kills, task }
-    }
-
-    /// Ends the kills; there must have been some.
-    pub(super) fn stop(self, during: &str) -> Result<()> {
-        self.task.abort();
-        let kills = self.kills.load(Ordering::Relaxed);
-        ensure(kills >= 3, format!("{kills} kills during {during}"))
-    }
-}
-
 /// A pod without a GPU.
 fn sleeper(name: &str) -> Value {
     let mut spec = restricted_spec(json!({
@@ -118,34 +78,14 @@ fn sleeper(name: &str) -> Value {
 
 /// Every object of the chart's is on the host with all its fields: the output of `helm template` with the values in the Secret of the live one.
 async fn objects_are_helms(world: &World) -> Result<()> {
-    let io = |source| Error::Io { what: "comparing with helm".into(), source };
-    let wrong = |error: &dyn std::fmt::Display| Error::Wrong(error.to_string());
     let template = "go-template={{index .data \"config.yaml\" | base64decode}}";
-    let text = world.kubectl(&["get", "secret", "-n", TEAM, &format!("vc-config-{TEAM}"), "-o", template]).await?;
-    let values = tempfile::Builder::new().suffix(".yaml").tempfile().map_err(io)?;
-    std::fs::write(values.path(), text).map_err(io)?;
-    let version = world.kubectl(&["version", "-o", "json"]).await?;
-    let version: Value = serde_json::from_str(&version).map_err(|e| wrong(&e))?;
-    let version = version["serverVersion"]["gitVersion"].as_str().unwrap_or_default().to_owned();
-    let toolset = product::root().join("target/toolset");
-    let mut helm = Command::new(toolset.join("bin/helm"));
-    helm.args(["template", TEAM]).arg(toolset.join("charts/vcluster-0.36.1.tgz"));
-    helm.args(["--namespace", TEAM, "--kube-version", &version, "--values"]).arg(values.path());
-    let output = helm.output().await.map_err(io)?;
-    ensure(output.status.success(), String::from_utf8_lossy(&output.stderr))?;
-    let rendered = output.stdout;
-    let file = tempfile::Builder::new().suffix(".yaml").tempfile().map_err(io)?;
-    std::fs::write(file.path(), &rendered).map_err(io)?;
-    let path = file.path().display().to_string();
-    let parsed = world.kubectl(&["create", "--dry-run=client", "-o", "json", "-f", &path]).await?;
-    let rendered = serde_json::Deserializer::from_str(&parsed).into_iter::<Value>();
-    let rendered: Vec<Value> = rendered.collect::<std::result::Result<_, _>>().map_err(|e| wrong(&e))?;
-    ensure(rendered.len() >= 7, format!("{} objects", rendered.len()))?;
+    let values = world.kubectl(&["get", "secret", "-n", TEAM, &format!("vc-config-{TEAM}"), "-o", template]).await?;
+    let rendered = chart::template(world, TEAM, &values).await?;
     for object in &rendered {
         let kind = object["kind"].as_str().unwrap_or_default();
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
         let live = world.kubectl(&["get", kind, "-n", TEAM, name, "-o", "json"]).await?;
-        let live: Value = serde_json::from_str(&live).map_err(|e| wrong(&e))?;
+        let live: Value = serde_json::from_str(&live).map_err(|e| Error::Wrong(e.to_string()))?;
         if let Some(difference) = difference(object, &live, "") {
             return Err(Error::Wrong(format!("{kind} {name}: {difference}")));
         }
@@ -202,6 +142,7 @@ async fn changes_are_repaired(world: &World) -> Result<()> {
     let read =
         |what: &'static [&'static str]| async move { world.kubectl(&[&["get", "-n", TEAM], what].concat()).await };
     let config = read(&["secret", "vc-config-vc-d", "-o", "jsonpath={.data}"]).await?;
+    let before = repairs(world).await?;
     world.kubectl(&["label", "service", "-n", TEAM, TEAM, "app=other", "--overwrite"]).await?;
     world.kubectl(&["delete", "role", "-n", TEAM, &role]).await?;
     world
@@ -226,15 +167,12 @@ async fn changes_are_repaired(world: &World) -> Result<()> {
         Ok(if right { Ok(()) } else { Err(format!("{label:?} {role:?} {replicas:?}, Secret {}", data == config)) })
     })
     .await?;
-    for object in ["Role vc-vc-d", "Secret vc-config-vc-d", "Service vc-d"] {
-        eventually(&format!("an event of the repair of {object}"), PATIENCE, || async {
-            let events =
-                world.kubectl(&["get", "events", "-n", "default", "-o", "jsonpath={.items[*].message}"]).await?;
-            Ok(if events.contains(object) { Ok(()) } else { Err(events) })
-        })
-        .await?;
+    let scaled = workload.replace("deployment.apps/", "Deployment ").replace("statefulset.apps/", "StatefulSet ");
+    for object in ["Role vc-vc-d", "Secret vc-config-vc-d", "Service vc-d", &scaled] {
+        repair_reported(world, &before, object).await?;
     }
     serves_again(world).await?;
+    let before = repairs(world).await?;
     // the garbage collector deletes what the syncer has made, since the Service owns it
     world.kubectl(&["delete", "service", "-n", TEAM, TEAM]).await?;
     eventually("the Service back", PATIENCE, || async {
@@ -242,7 +180,26 @@ async fn changes_are_repaired(world: &World) -> Result<()> {
         Ok(if there.is_empty() { Err("gone".into()) } else { Ok(()) })
     })
     .await?;
+    repair_reported(world, &before, "Service vc-d").await?;
     serves_again(world).await
+}
+
+/// Names and messages of the events about repairs.
+async fn repairs(world: &World) -> Result<BTreeSet<String>> {
+    let path = "jsonpath={range .items[*]}{.metadata.name} {.message}{'\\n'}{end}";
+    let selector = format!("reason=VirtualClusterRepaired,involvedObject.name={TEAM}");
+    let events = world.kubectl(&["get", "events", "-n", "default", "--field-selector", &selector, "-o", path]).await?;
+    Ok(events.lines().map(str::to_owned).collect())
+}
+
+/// Waits for an event of a repair of this object, which is none of those before.
+async fn repair_reported(world: &World, before: &BTreeSet<String>, object: &str) -> Result<()> {
+    eventually(&format!("an event of the repair of {object}"), PATIENCE, || async {
+        let events = repairs(world).await?;
+        let found = events.difference(before).any(|event| event.contains(&format!("{object},")));
+        Ok(if found { Ok(()) } else { Err(format!("{events:?}")) })
+    })
+    .await
 }
 
 /// The virtual cluster answers, and pods made inside start.

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use e2e::{
     Result, World,
     actor::{Actor, Verb},
-    fixtures::{merged, mig_profile, pool, restricted_spec, tenant},
+    fixtures::{merged, mig_profile, pool},
     objects::ensure,
     scenario::tenant_ready,
     wait::{PATIENCE, eventually},
@@ -14,21 +14,23 @@ use e2e::{
 use serde_json::{Value, json};
 
 use super::{
-    Inside,
+    Inside, busybox,
     inside::{SPACE, pod},
-    install, scale,
+    install, network, scale,
     usual::usual_workloads,
     virtual_cluster_ready, virtual_tenant,
 };
 use crate::bypass::{manifests, refusal};
 
 /// The team of `integration/bypass`.
-const TEAM: &str = "t";
+pub(super) const TEAM: &str = "t";
+/// The second team.
+pub(super) const OTHER: &str = "other";
 const RESOURCE: &str = "nvidia.com/mig-1g.10gb";
 /// The syncer's identity on the host.
 const SYNCER: Actor = Actor::Account(TEAM, "vc-t");
 /// Port of web servers.
-const PORT: u16 = 8080;
+pub(super) const PORT: u16 = 8080;
 
 #[tokio::test]
 async fn hostile_team_inside_gets_nothing_past_the_host() {
@@ -58,20 +60,20 @@ async fn hostile(world: &World) -> Result<()> {
     debug_containers(world, &inside, &mut cases).await?;
     nodes(world, &inside, &mut cases).await?;
     quota(world, &inside, &mut cases).await?;
-    network(world, &inside, &mut cases).await?;
+    network::unreachable(world, &inside, &mut cases).await?;
     stolen_syncer(world, &mut cases).await?;
     cases.all_held(120)
 }
 
 /// What was tried, and what got through.
 #[derive(Default)]
-struct Cases {
+pub(super) struct Cases {
     tried: usize,
     wrong: Vec<String>,
 }
 
 impl Cases {
-    fn check(&mut self, what: &str, held: bool, seen: impl std::fmt::Debug) {
+    pub(super) fn check(&mut self, what: &str, held: bool, seen: impl std::fmt::Debug) {
         self.tried += 1;
         if !held {
             self.wrong.push(format!("{what}: {seen:?}"));
@@ -92,18 +94,19 @@ async fn two_teams(world: &World) -> Result<Inside> {
     let mut team = virtual_tenant(TEAM, &[("mig-1g", 2)]);
     team["spec"]["priorityClasses"] = json!(["batch"]);
     team["spec"]["queues"] = json!(["team-t"]);
-    let other = tenant("other", &[("mig-3g", 1)]);
+    let other = virtual_tenant(OTHER, &[("mig-3g", 1)]);
     let legacy = json!({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia-legacy"}, "handler": "runc"});
     let urgent = json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "urgent"}, "value": 1000});
     let theirs = json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "theirs"}, "spec": {
         "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "", "hostPath": {"path": "/var/lib/theirs"}}});
     world.set(&[pool("p", "gpu-1", &["mig-1g", "mig-2g", "mig-3g"]), team, other, legacy, urgent, theirs]).await?;
-    tenant_ready(world, "other").await?;
-    virtual_cluster_ready(world, TEAM).await?;
-    tenant_ready(world, TEAM).await?;
+    for team in [OTHER, TEAM] {
+        virtual_cluster_ready(world, team).await?;
+        tenant_ready(world, team).await?;
+    }
     let serve = format!("mkdir -p /tmp/w; echo theirs > /tmp/w/index.html; exec httpd -f -p {PORT} -h /tmp/w");
-    world.set(&[busybox("other", "web", &serve)]).await?;
-    world.pods_ready("other", 1).await?;
+    world.set(&[busybox(OTHER, "web", &serve)]).await?;
+    world.kubectl(&["wait", "--for=condition=Ready", "pod/web", "-n", OTHER, "--timeout=4m"]).await?;
     let inside = Inside::open(world, TEAM).await?;
     inside.must(&["create", "namespace", SPACE]).await?;
     inside.set(&[busybox(SPACE, "probe", "sleep 3600"), busybox(SPACE, "debugged", "sleep 3600")]).await?;
@@ -111,17 +114,8 @@ async fn two_teams(world: &World) -> Result<Inside> {
     Ok(inside)
 }
 
-/// A pod without a GPU that runs a command.
-fn busybox(namespace: &str, name: &str, command: &str) -> Value {
-    let mut spec = restricted_spec(json!({
-        "name": "c", "image": "lab.local/busybox:1", "imagePullPolicy": "Never", "command": ["sh", "-c", command],
-    }));
-    spec["terminationGracePeriodSeconds"] = json!(0);
-    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace, "labels": {"app": name}}, "spec": spec})
-}
-
 /// The name of a synced object on the host.
-fn on_host(name: &str) -> String {
+pub(super) fn on_host(name: &str) -> String {
     format!("{name}-x-{SPACE}-x-{TEAM}")
 }
 
@@ -427,27 +421,6 @@ async fn quota(world: &World, inside: &Inside, cases: &mut Cases) -> Result<()> 
     let names: Vec<String> = (0..20).map(|n| format!("race-{n}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     inside.must(&[&["delete", "pods", "-n", SPACE, "--wait=false"], names.as_slice()].concat()).await.map(drop)
-}
-
-/// A pod inside reaches neither other teams, nor control planes, nor nodes.
-async fn network(world: &World, inside: &Inside, cases: &mut Cases) -> Result<()> {
-    let theirs = world.kubectl(&["get", "pod", "-n", "other", "web", "-o", "jsonpath={.status.podIP}"]).await?;
-    // network policies do not hold between a pod and its own node
-    let own = world.kubectl(&["get", "pod", "-n", TEAM, &on_host("probe"), "-o", "jsonpath={.status.hostIP}"]).await?;
-    let all = world.kubectl(&["get", "nodes", "-o", "jsonpath={.items[*].status.addresses[0].address}"]).await?;
-    let node = all.split(' ').find(|node| *node != own).unwrap_or_default().to_owned();
-    let mine = world.kubectl(&["get", "service", "-n", TEAM, TEAM, "-o", "jsonpath={.spec.clusterIP}"]).await?;
-    let open = |host: String, port: u16| async move {
-        let ask = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 2 {host} {port} | grep -q .");
-        inside.kubectl(&["exec", "-n", SPACE, "probe", "-c", "c", "--", "sh", "-c", &ask]).await
-    };
-    // the API server of its own virtual cluster answers: what does not answer below is closed and not broken
-    eventually("the team's own API server", PATIENCE, || async { Ok(open(mine.clone(), 443).await.map(drop)) }).await?;
-    for (what, host, port) in [("pod of another team", theirs, PORT), ("kubelet of another node", node, 10250)] {
-        let answer = open(host, port).await;
-        cases.check(what, answer.is_err(), answer);
-    }
-    Ok(())
 }
 
 /// The status of a pod decides about its quota, its network and its queue: the syncer's right on it changes none of them.

@@ -1,13 +1,22 @@
 //! Virtual clusters with the real vCluster. [`life`]: from the field to nothing left, with a [`restore`] of its tenant. [`hostile`]: what a team
-//! that is administrator inside can not do, without operator, and [`usual`] what it can. [`disruption`]: changes from outside, kills, and a layout change under a pod from inside. [`fleet`]: several at once.
-//! [`upgrade`]: to the next version and not back.
+//! that is administrator inside can not do, without operator, what its pods can not reach ([`network`]), and [`usual`] what it can.
+//! [`disruption`]: changes from outside, kills ([`killer`]), and a layout change under a pod from inside. [`fleet`]: several at once, with
+//! [`shares`] and a pool of one team. [`upgrade`]: to the next version and not back, after a [`rollback`]. [`suspend`]: stopped and started again,
+//! and what becomes of volumes. [`external`]: one that existed before. [`chart`]: vCluster's own chart.
 
+mod chart;
 mod disruption;
+mod external;
 mod fleet;
 mod hostile;
 mod inside;
+mod killer;
 mod life;
+mod network;
 mod restore;
+mod rollback;
+mod shares;
+mod suspend;
 mod upgrade;
 mod usual;
 
@@ -15,13 +24,14 @@ use std::time::Duration;
 
 use e2e::{
     Result, World,
-    fixtures::{merged, tenant},
+    fixtures::{merged, restricted_spec, tenant},
     objects, product,
     virtual_cluster::VERSION,
     wait::{PATIENCE, eventually},
 };
+use gputenancy_crds::{GpuTenant, VIRTUAL_CLUSTER_FINALIZER};
 use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, api::ListParams};
+use kube::{Api, ResourceExt, api::ListParams};
 use serde_json::{Value, json};
 
 pub(crate) use e2e::virtual_cluster::serve_afresh as install;
@@ -54,4 +64,43 @@ async fn scale(world: &World, deployment: &str, count: usize) -> Result<()> {
         Ok(if here.len() == count && ready == count { Ok(()) } else { Err(format!("{ready} of {}", here.len())) })
     })
     .await
+}
+
+/// A volume on a node for the control plane of this tenant, which is also the name of its class: the lab has no `StorageClass`.
+async fn volume(world: &World, team: &str, node: &str) -> Result<()> {
+    let folder = format!("/var/lib/{team}");
+    world.on_node(node, &["sh", "-c", &format!("rm -rf {folder} && mkdir -m 777 {folder}")]).await?;
+    let here = json!({"key": "kubernetes.io/hostname", "operator": "In", "values": [node]});
+    let spec = json!({
+        "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": team, "local": {"path": folder},
+        "claimRef": {"namespace": team, "name": format!("data-{team}-0")},
+        "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
+    });
+    world
+        .set(&[json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": team}, "spec": spec})])
+        .await
+}
+
+/// Removes `spec.virtualCluster`, and waits until the controller has let the tenant go.
+async fn remove_virtual_cluster(world: &World, team: &str) -> Result<()> {
+    let patch = r#"[{"op": "remove", "path": "/spec/virtualCluster"}]"#;
+    world.kubectl(&["patch", "gputenant", team, "--type=json", "-p", patch]).await?;
+    eventually(&format!("the virtual cluster of {team} gone"), START, || async {
+        let tenant = Api::<GpuTenant>::all(world.client.clone()).get(team).await?;
+        if tenant.finalizers().iter().any(|f| f == VIRTUAL_CLUSTER_FINALIZER) {
+            let status = tenant.status.and_then(|s| s.virtual_cluster).unwrap_or_default();
+            return Ok(Err(status.conditions.iter().map(|c| c.message.clone()).collect::<Vec<_>>().join("; ")));
+        }
+        Ok(Ok(()))
+    })
+    .await
+}
+
+/// A pod without a GPU that runs a command.
+fn busybox(namespace: &str, name: &str, command: &str) -> Value {
+    let mut spec = restricted_spec(json!({
+        "name": "c", "image": "lab.local/busybox:1", "imagePullPolicy": "Never", "command": ["sh", "-c", command],
+    }));
+    spec["terminationGracePeriodSeconds"] = json!(0);
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace, "labels": {"app": name}}, "spec": spec})
 }

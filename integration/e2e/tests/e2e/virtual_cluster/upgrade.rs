@@ -1,5 +1,5 @@
-//! A virtual cluster from one version of vCluster to the next, with both real, while its controller is killed again and again: device, pods and
-//! data stay. The way back is refused.
+//! A virtual cluster from one version of vCluster to the next, with both real, while operator and controller are killed again and again: device,
+//! pods and data stay, also in an upgrade that is rolled back. The way back is refused.
 
 use std::collections::BTreeSet;
 
@@ -18,17 +18,21 @@ use serde_json::{Value, json};
 
 use super::{
     Inside,
-    disruption::Killer,
     inside::{SPACE, pod},
-    install, virtual_cluster_ready, virtual_tenant,
+    install,
+    killer::Killer,
+    rollback::{image_of_kubernetes, upgrade_without_image_is_rolled_back},
+    virtual_cluster_ready, virtual_tenant, volume,
 };
 
-const TEAM: &str = "vc-u";
+pub(super) const TEAM: &str = "vc-u";
 /// The version before [`VERSION`].
-const OLD: &str = "0.36.0";
+pub(super) const OLD: &str = "0.36.0";
 /// SHA-256 of its packed chart.
 const OLD_SHA256: &str = "baa797c691e10078aeb01f1ba0bfcaeaef36876f676a7586b995d087816ef66d";
 const NODE: &str = "gpu-1";
+/// Where the control plane runs.
+pub(super) const NODE_OF_VOLUME: &str = "cpu-1";
 const RESOURCE: &str = "nvidia.com/mig-1g.10gb";
 
 #[tokio::test]
@@ -39,7 +43,7 @@ async fn upgrade_keeps_pods_and_data_and_a_downgrade_is_refused() {
 
 async fn upgrade(world: &World) -> Result<()> {
     install_both(world).await?;
-    volume(world).await?;
+    volume(world, TEAM, NODE_OF_VOLUME).await?;
     let mut team = virtual_tenant(TEAM, &[("mig-1g", 2)]);
     team["spec"]["virtualCluster"] = json!({"version": OLD, "storage": {"size": "1Gi", "class": TEAM}});
     world.set(&[mig_profile("mig-1g", "1g.10gb"), pool("p", NODE, &["mig-1g"]), team]).await?;
@@ -57,13 +61,17 @@ async fn upgrade(world: &World) -> Result<()> {
     let (pods, data, earlier) = (host_pods(world).await?, data(&inside).await?, events(world).await?);
     ensure(pods.len() == 1, format!("{pods:?}"))?;
 
+    upgrade_without_image_is_rolled_back(world).await?;
+    unchanged(world, &inside, (&pods, &data)).await?;
+    let earlier: BTreeSet<String> = events(world).await?.union(&earlier).cloned().collect();
+
     let killer = Killer::start(world);
     set_version(world, VERSION).await?;
     virtual_cluster_ready(world, TEAM).await?;
     runs(world, VERSION).await?;
     killer.stop("the upgrade")?;
     virtual_cluster_ready(world, TEAM).await?;
-    rendered(world, "True", "ObjectsApplied", VERSION).await?.map_err(Error::Wrong)?;
+    rendered(world, VERSION, ("True", "ObjectsApplied"), VERSION).await?.map_err(Error::Wrong)?;
     eventually("an event of the upgrade", PATIENCE, || async {
         let new: Vec<String> = events(world).await?.difference(&earlier).cloned().collect();
         // a kill after a write of the status can lose one of the two
@@ -83,7 +91,7 @@ async fn upgrade(world: &World) -> Result<()> {
     eventually("the refused downgrade", PATIENCE, || async {
         let why = "spec.virtualCluster.version: 0.36.0 may not follow 0.36.1: its data cannot be read by an earlier version; \
                    restore a snapshot into a new virtual cluster instead";
-        rendered(world, "False", "VersionRefused", why).await
+        rendered(world, VERSION, ("False", "VersionRefused"), why).await
     })
     .await?;
     runs(world, VERSION).await?;
@@ -104,7 +112,8 @@ async fn install_both(world: &World) -> Result<()> {
     let mut charts = defaults["virtualClusters"]["charts"].as_array().cloned().unwrap_or_default();
     let file = format!("/usr/share/gputenancy/charts/vcluster-{OLD}.tgz");
     charts.push(json!({"version": OLD, "file": file, "sha256": OLD_SHA256}));
-    let values = json!({"controlPlane": {"statefulSet": {"image": {"tag": ""}}}});
+    let kubernetes = image_of_kubernetes(world).await?;
+    let values = json!({"controlPlane": {"statefulSet": {"image": {"tag": ""}}, "distro": {"k8s": kubernetes}}});
     let values = json!({"virtualClusters": {"charts": charts, "values": values}});
     let file = tempfile::Builder::new().suffix(".yaml").tempfile().map_err(io)?;
     std::fs::write(file.path(), values.to_string()).map_err(io)?;
@@ -112,28 +121,13 @@ async fn install_both(world: &World) -> Result<()> {
     product::install_with(&world.lab, &[], &flags).await.map(drop)
 }
 
-/// A volume for the control plane: the lab has no `StorageClass`.
-async fn volume(world: &World) -> Result<()> {
-    let (node, folder) = ("cpu-1", "/var/lib/vc-u");
-    world.on_node(node, &["sh", "-c", &format!("rm -rf {folder} && mkdir -m 777 {folder}")]).await?;
-    let here = json!({"key": "kubernetes.io/hostname", "operator": "In", "values": [node]});
-    let spec = json!({
-        "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": TEAM, "local": {"path": folder},
-        "claimRef": {"namespace": TEAM, "name": format!("data-{TEAM}-0")},
-        "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
-    });
-    world
-        .set(&[json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": TEAM}, "spec": spec})])
-        .await
-}
-
-async fn set_version(world: &World, version: &str) -> Result<()> {
+pub(super) async fn set_version(world: &World, version: &str) -> Result<()> {
     let change = json!({"spec": {"virtualCluster": {"version": version}}});
     patch_tenant(&world.client, TEAM, change).await.map(drop)
 }
 
 /// The `StatefulSet` is of this version's chart, it and its pod have this version's image, and the program there reports the version.
-async fn runs(world: &World, version: &str) -> Result<()> {
+pub(super) async fn runs(world: &World, version: &str) -> Result<()> {
     let image = format!("lab.local/vcluster:{version}");
     let path = "jsonpath={.metadata.labels.chart} {.spec.template.spec.containers[0].image}";
     let workload = world.kubectl(&["get", "statefulset", "-n", TEAM, TEAM, "-o", path]).await?;
@@ -146,11 +140,18 @@ async fn runs(world: &World, version: &str) -> Result<()> {
     ensure(started.is_some_and(|line| line.contains(&format!("\"{version}\""))), format!("log: {started:?}"))
 }
 
-/// Is the version of the status [`VERSION`], and has `ChartRendered` this status, reason and excerpt?
-async fn rendered(world: &World, status: &str, reason: &str, excerpt: &str) -> Result<std::result::Result<(), String>> {
+/// Is this the version of the status, and has `ChartRendered` this status, reason and excerpt?
+pub(super) async fn rendered(
+    world: &World,
+    version: &str,
+    (status, reason): (&str, &str),
+    excerpt: &str,
+) -> Result<std::result::Result<(), String>> {
     let tenant = Api::<GpuTenant>::all(world.client.clone()).get(TEAM).await?;
     let found = tenant.status.and_then(|status| status.virtual_cluster).unwrap_or_default();
-    ensure(found.version.as_deref() == Some(VERSION), format!("status.virtualCluster.version: {:?}", found.version))?;
+    if found.version.as_deref() != Some(version) {
+        return Ok(Err(format!("status.virtualCluster.version: {:?}", found.version)));
+    }
     Ok(check_condition(&found.conditions, "ChartRendered", status, reason, &[excerpt]))
 }
 

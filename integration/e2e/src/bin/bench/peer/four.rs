@@ -38,7 +38,7 @@ pub struct Four {
 }
 
 impl Four {
-    /// Reads them from a namespace with exactly one of each.
+    /// Reads those named gputenancy.
     pub async fn of(world: &World, namespace: &str) -> Result<Self> {
         let client = &world.client;
         Ok(Self {
@@ -75,7 +75,8 @@ async fn only<K>(api: &Api<K>) -> Result<Value>
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + Serialize + DeserializeOwned,
 {
-    let found = api.list(&ListParams::default()).await?.items;
+    // a second quota counts pods by their affinity
+    let found = api.list(&ListParams::default().fields("metadata.name=gputenancy")).await?.items;
     let [one] = found.as_slice() else {
         return Err(Error::Wrong(format!("{} objects {} where one was expected", found.len(), K::kind(&()))));
     };

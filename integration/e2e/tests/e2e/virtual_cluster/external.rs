@@ -1,0 +1,123 @@
+//! A vCluster that exists before its tenant, from `helm template` and `kubectl apply`: it is adopted without a write to an object of its chart,
+//! and runs on when it is released.
+
+use std::collections::BTreeMap;
+
+use e2e::{
+    Error, Result, World,
+    fixtures::{merged, mig_profile, pool, tenant},
+    objects::{self, ensure},
+    scenario::{tenant_ready, wait_for_devices},
+    virtual_cluster::{VERSION, platform_values},
+    wait::{PATIENCE, eventually},
+};
+use gputenancy_crds::GpuTenant;
+use gputenancy_virtual_clusters::render::values::values;
+use serde_json::{Value, json};
+
+use super::{
+    Inside, START, chart,
+    inside::{SPACE, pod},
+    install, remove_virtual_cluster, virtual_cluster_ready, virtual_tenant,
+};
+
+const TEAM: &str = "vc-x";
+const NODE: &str = "gpu-1";
+const RESOURCE: &str = "nvidia.com/mig-1g.10gb";
+
+#[tokio::test]
+async fn existing_vcluster_is_adopted_without_a_write_and_runs_on_when_released() {
+    let world = World::attach().await.unwrap();
+    let outcome = adoption(&world).await;
+    // also after a failure: the operator deletes no namespace that it has adopted
+    let cleaned = async {
+        world.kubectl(&["delete", "gputenant", TEAM, "--ignore-not-found", "--timeout=4m"]).await?;
+        world.kubectl(&["delete", "namespace", TEAM, "--ignore-not-found", "--timeout=4m"]).await
+    };
+    let cleaned = cleaned.await.map(drop);
+    world.keeping_evidence("virtual-cluster-external", async { outcome.and(cleaned) }).await;
+}
+
+async fn adoption(world: &World) -> Result<()> {
+    install(world).await?;
+    world.set(&[mig_profile("mig-1g", "1g.10gb"), pool("p", NODE, &["mig-1g"])]).await?;
+    let applied = installed(world).await?;
+    let before = versions(world, &applied).await?;
+
+    let mut team = tenant(TEAM, &[("mig-1g", 1)]);
+    team["spec"]["namespaces"] = json!([{"name": TEAM, "adopt": true}]);
+    let cluster = json!({"virtualCluster": {"version": VERSION, "backend": "External"}});
+    team["spec"] = merged(team["spec"].take(), cluster);
+    world.set(&[team]).await?;
+    virtual_cluster_ready(world, TEAM).await?;
+    tenant_ready(world, TEAM).await?;
+    let inside = Inside::open(world, TEAM).await?;
+    inside.must(&["create", "namespace", SPACE]).await?;
+    inside.set(&[pod("one", RESOURCE, "1", json!({}))]).await?;
+    inside.running(1).await?;
+    wait_for_devices(world, &[NODE], 1).await?;
+    unchanged(world, &applied, &before).await?;
+
+    let running = objects::running(&world.client, TEAM).await?;
+    ensure(running.contains_key(&format!("one-x-{SPACE}-x-{TEAM}")), format!("{running:?}"))?;
+    drop(inside);
+    remove_virtual_cluster(world, TEAM).await?;
+    tenant_ready(world, TEAM).await?;
+    unchanged(world, &applied, &before).await?;
+    let kubeconfig = ["get", "secret", "-n", TEAM, "gputenancy-kubeconfig", "-o", "name", "--ignore-not-found"];
+    let left = world.kubectl(&kubeconfig).await?;
+    ensure(left.is_empty(), format!("left: {left}"))?;
+    let now = objects::running(&world.client, TEAM).await?;
+    ensure(now == running, format!("before {running:?}, now {now:?}"))?;
+    serves(world).await
+}
+
+/// Applies the chart's objects in a namespace of no tenant, and waits until the vCluster serves. Returns kinds and names.
+async fn installed(world: &World) -> Result<Vec<(String, String)>> {
+    let tenant: GpuTenant =
+        serde_json::from_value(virtual_tenant(TEAM, &[])).map_err(|e| Error::Wrong(e.to_string()))?;
+    let cluster = tenant.spec.virtual_cluster.clone().unwrap_or_else(|| panic!("a tenant with a virtual cluster"));
+    let values = values(&tenant, &cluster, &platform_values()).map_err(|e| Error::Wrong(e.to_string()))?;
+    let rendered = chart::template(world, TEAM, &values.to_string()).await?;
+    let space = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": TEAM}});
+    world.set(&[&[space], rendered.as_slice()].concat()).await?;
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let named = rendered.iter().map(|object| (text(&object["kind"]), text(&object["metadata"]["name"])));
+    let named: Vec<(String, String)> = named.collect();
+    let workload = named.iter().find(|(kind, _)| ["Deployment", "StatefulSet"].contains(&kind.as_str()));
+    let (kind, name) = workload.unwrap_or_else(|| panic!("no workload: {named:?}"));
+    world.kubectl(&["rollout", "status", &format!("{kind}/{name}"), "-n", TEAM, "--timeout=4m"]).await?;
+    serves(world).await?;
+    Ok(named)
+}
+
+/// The vCluster answers its own administrator.
+async fn serves(world: &World) -> Result<()> {
+    let template = "go-template={{index .data \"config\" | base64decode}}";
+    let secret = format!("vc-{TEAM}");
+    let kubeconfig = eventually("the administrator's kubeconfig", PATIENCE, || async {
+        Ok(Ok(world.kubectl(&["get", "secret", "-n", TEAM, &secret, "-o", template]).await?))
+    })
+    .await?;
+    e2e::virtual_cluster::Inside::connect(world, TEAM, &kubeconfig, START).await.map(drop)
+}
+
+/// The version of each of these objects, by kind and name.
+async fn versions(world: &World, named: &[(String, String)]) -> Result<BTreeMap<(String, String), String>> {
+    let mut versions = BTreeMap::new();
+    for (kind, name) in named {
+        let path = "jsonpath={.metadata.resourceVersion}";
+        let version = world.kubectl(&["get", kind, "-n", TEAM, name, "-o", path]).await?;
+        versions.insert((kind.clone(), name.clone()), version);
+    }
+    Ok(versions)
+}
+
+async fn unchanged(
+    world: &World,
+    named: &[(String, String)],
+    before: &BTreeMap<(String, String), String>,
+) -> Result<()> {
+    let now = versions(world, named).await?;
+    ensure(now == *before, format!("before {before:?}, now {now:?}"))
+}
