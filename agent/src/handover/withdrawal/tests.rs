@@ -145,6 +145,6 @@ fn device_whose_processes_have_ended_is_withdrawn_until_nvml_forgets_them() {
     assert_eq!(scan(0, &[3], &[]), (false, vec![]));
     assert_eq!(scan(10, &[3], &[]), (true, vec![900]));
     assert_eq!(scan(11, &[], &[]), (false, vec![]));
-    assert_eq!(scan(12, &[3], &[]), (false, vec![]), "counted anew");
+    assert_eq!(scan(12, &[3], &[]), (false, vec![]), "counted again");
     assert_eq!(scan(30, &[3, 10], &[("MIG-7", "p10")]), (false, vec![]), "it has an owner");
 }

@@ -85,7 +85,7 @@ async fn claims_of_an_older_version_are_judged_as_converted() {
         let versions = world.kubectl(&["api-versions"]).await?;
         ensure(
             versions.contains("resource.k8s.io/v1beta1"),
-            "the lab's API server does not serve resource.k8s.io/v1beta1: start the lab anew with `lab down` and `lab up`",
+            "the lab's API server does not serve resource.k8s.io/v1beta1: start the lab again with `lab down` and `lab up`",
         )?;
         two_teams(&world).await?;
         policies_type_checked(&world).await?;

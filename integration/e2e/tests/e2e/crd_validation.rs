@@ -61,12 +61,12 @@ fn profiles() -> Vec<Case> {
         case("mps-memory-and-threads", profile(json!({"mps": {"memory": "10Gi", "threads": 25}})), None),
         case("fraction", profile(json!({"fraction": {"memory": "10Gi", "compute": 25}})), None),
         case(
-            "fraction that may use idle time",
+            "fraction-with-idle-time",
             profile(json!({"fraction": {"memory": "10Gi", "compute": 25, "computeMode": "Burst"}})),
             None,
         ),
         case(
-            "whole time and idle time",
+            "whole-time-and-idle-time",
             profile(json!({"fraction": {"memory": "10Gi", "compute": 100, "computeMode": "Burst"}})),
             Some("leave computeMode out, or write a lower compute"),
         ),
