@@ -74,8 +74,9 @@ async fn upgrade(world: &World) -> Result<()> {
     rendered(world, VERSION, ("True", "ObjectsApplied"), VERSION).await?.map_err(Error::Wrong)?;
     eventually("an event of the upgrade", PATIENCE, || async {
         let new: Vec<String> = events(world).await?.difference(&earlier).cloned().collect();
-        // a kill after a write of the status can lose one of the two
-        let of_controller = [" ControlPlaneStarting virtual cluster: ", " Ready virtual cluster: "];
+        // a kill after a write of the status can lose some of them
+        let of_controller =
+            [" UpgradeStarted vCluster ", " ControlPlaneStarting virtual cluster: ", " Ready virtual cluster: "];
         let found = new.iter().any(|event| of_controller.iter().any(|words| event.contains(words)));
         Ok(if found { Ok(()) } else { Err(format!("{new:?}")) })
     })
