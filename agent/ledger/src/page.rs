@@ -192,8 +192,8 @@ impl Limits {
     /// When the GPU ended the last work that neighbours launched before this time.
     ///
     /// A neighbour writes its work into its own file, and the agent copies it here. A forged one can only make the charge for this share's own
-    /// work smaller: whatever is here, the charge is at most the time from the begin of the work to its end, and without any it is that time. So
-    /// no neighbour can take time from this share by what it writes. How much it can give away is bounded by its own part: see [`crate::Arbiter`].
+    /// work smaller: the charge is never more than the time from the start of that work to its end, which it is without any neighbour. So no
+    /// neighbour can take time from this share by what it writes. How much it can give away is bounded by its own part: see [`crate::Arbiter`].
     pub fn waited_until(&self, launched: u64) -> u64 {
         let before = self.neighbours.iter().map(WorkCell::load).filter(|work| work.launched < launched);
         before.map(|work| work.end).max().unwrap_or(0)

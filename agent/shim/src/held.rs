@@ -3,7 +3,7 @@
 
 use std::ptr::NonNull;
 
-use crate::lock::Lock;
+use crate::{anonymous::map, lock::Lock};
 
 /// Number of tables.
 const TABLES: usize = 64;
@@ -226,15 +226,6 @@ impl Table {
         }
         true
     }
-}
-
-/// New memory for entries, all zero.
-fn map(capacity: usize) -> Option<NonNull<(u64, u64)>> {
-    let size = capacity.checked_mul(size_of::<(u64, u64)>())?;
-    let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: new anonymous memory at an address of the kernel's choice.
-    let at = unsafe { libc::mmap(std::ptr::null_mut(), size, rights, flags, -1, 0) };
-    NonNull::new(at.cast()).filter(|_| at != libc::MAP_FAILED)
 }
 
 #[cfg(test)]

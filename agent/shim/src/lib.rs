@@ -11,6 +11,7 @@
 #![allow(non_snake_case)]
 
 mod abi;
+mod anonymous;
 mod array;
 mod clock;
 mod context;

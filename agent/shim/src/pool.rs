@@ -285,7 +285,8 @@ fn trim_all(counted: &mut Pools, share: &Share) {
     }
 }
 
-fn known(counted: &Pools) -> Vec<Handle> {
-    let pools = counted.iter().map(|known| known.pool).filter(|pool| *pool != 0);
-    pools.map(std::ptr::with_exposed_provenance_mut).collect()
+/// The pools at this time, without memory of the heap: `cuMemGetInfo` counts them at each call.
+fn known(counted: &Pools) -> impl Iterator<Item = Handle> + use<> {
+    let pools = (*counted).map(|known| known.pool).into_iter().filter(|pool| *pool != 0);
+    pools.map(std::ptr::with_exposed_provenance_mut)
 }

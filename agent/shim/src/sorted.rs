@@ -3,6 +3,8 @@
 
 use std::ptr::NonNull;
 
+use crate::anonymous::map;
+
 /// Entries at first: one page of memory with small values.
 const FIRST: usize = 128;
 
@@ -97,15 +99,6 @@ impl<V: Copy> Sorted<V> {
         }
         true
     }
-}
-
-/// New memory for so many values, all zero.
-fn map<T>(count: usize) -> Option<NonNull<T>> {
-    let size = count.checked_mul(size_of::<T>())?;
-    let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: new anonymous memory at an address of the kernel's choice.
-    let at = unsafe { libc::mmap(std::ptr::null_mut(), size, rights, flags, -1, 0) };
-    NonNull::new(at.cast()).filter(|_| at != libc::MAP_FAILED)
 }
 
 #[cfg(test)]

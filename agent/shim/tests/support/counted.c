@@ -67,7 +67,7 @@ static int own(void)
 
 static const struct { const char *name; int (*once)(void); } CALLS[] = {
     {"own", own}, {"launch", launch}, {"synchronize", synchronize}, {"plain", plain}, {"info", info},
-    {"virtual", virtual}, {"array", array}, {"ordered", ordered},
+    {"virtual", virtual}, {"array", array}, {"ordered", ordered}, {"info-with-pools", info},
 };
 
 int main(void)

@@ -10,7 +10,7 @@ use serde_json::json;
 const RBAC: &str = "rbac.authorization.k8s.io";
 const REFUSED: Option<&str> = Some("node.kubernetes.io/unschedulable may not be tolerated by this pod");
 
-/// Team `t` has no virtual cluster, and so no syncer, whatever its `ServiceAccounts` are called.
+/// Team `t` has no virtual cluster, and so no syncer: the names of its `ServiceAccounts` give no right.
 pub(crate) async fn only_daemon_sets_tolerate_cordons(world: &World) -> Result<()> {
     let bindings = format!("/apis/{RBAC}/v1/namespaces/t/rolebindings");
     let group = json!({"apiGroup": RBAC, "kind": "Group", "name": "system:serviceaccounts:t"});
