@@ -8,7 +8,8 @@ const DRIVERS: [(&str, &str); 2] =
     [("550.163", include_str!("exports/550.163.txt")), ("580.159", include_str!("exports/580.159.txt"))];
 
 /// Parts of the names of functions that matter.
-const PARTS: [&str; 16] = [
+const PARTS: [&str; 17] = [
+    "ExportTable",
     "Alloc",
     "Create",
     "Launch",
@@ -47,6 +48,7 @@ fn reasons() -> BTreeMap<&'static str, &'static [&'static str]> {
                 "cuMemPoolImportPointer",
             ][..],
         ),
+        ("the driver's own tables: NVIDIA's runtime checks where they are", &["cuGetExportTable"]),
         ("memory of the host", &["cuMemAllocHost", "cuMemAllocHost_v2", "cuMemHostAlloc"]),
         (
             "an object without memory of its own",

@@ -1,4 +1,4 @@
-//! Random sequences of calls, whose codes and whose balance an oracle predicts: a map of what is allocated, and the limit.
+//! Random sequences of calls, whose codes and whose balance an oracle predicts: a map of what is allocated, graphs with allocations, and the limit.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -8,6 +8,8 @@
     reason = "a test ends there"
 )]
 
+#[path = "support/graph_oracle.rs"]
+mod graph_oracle;
 mod support;
 
 use std::{
@@ -18,9 +20,10 @@ use std::{
     },
 };
 
+use graph_oracle::{GraphCall, Graphs, graph_call};
 use proptest::prelude::*;
 use support::{
-    MIB, Node,
+    MIB, Node, Share,
     calls::{CONTEXT, Calls, INVALID_CONTEXT, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS},
 };
 
@@ -46,6 +49,7 @@ enum Call {
     Destroy(usize),
     Trim,
     Resize(u64),
+    Graph(GraphCall),
 }
 
 fn call() -> impl Strategy<Value = Call> {
@@ -62,6 +66,7 @@ fn call() -> impl Strategy<Value = Call> {
         1 => at.prop_map(Call::Destroy),
         1 => Just(Call::Trim),
         1 => (2_u64..16).prop_map(Call::Resize),
+        16 => graph_call().prop_map(Call::Graph),
     ]
 }
 
@@ -89,6 +94,7 @@ struct Oracle {
     /// Whether each context lives; the first is the primary one.
     contexts: Vec<bool>,
     current: Option<usize>,
+    graphs: Graphs,
     limit: u64,
 }
 
@@ -115,10 +121,13 @@ impl Oracle {
                 let line = format!("alloc {number} {} {}", KINDS[kind], units * UNIT);
                 let code = match self.current {
                     None if kind != VIRTUAL => INVALID_CONTEXT,
-                    // what pools keep unused is no obstacle
-                    _ if self.used() + units > self.limit => OUT_OF_MEMORY,
+                    // what pools and graphs keep unused is no obstacle
+                    _ if self.used() + self.graphs.left() + units > self.limit => OUT_OF_MEMORY,
                     _ => SUCCESS,
                 };
+                if code == OUT_OF_MEMORY {
+                    self.graphs.trimmed();
+                }
                 if code == SUCCESS {
                     let context = self.current.unwrap_or(0);
                     self.blocks.insert(number, Block { kind, units, context, handles: 1, mappings: 0, address: false });
@@ -205,7 +214,7 @@ impl Oracle {
                 (format!("destroy {number}"), if lived { SUCCESS } else { INVALID_CONTEXT })
             }
             Call::Trim => ("trim".to_owned(), SUCCESS),
-            Call::Resize(_) => return None,
+            Call::Resize(_) | Call::Graph(_) => return None,
         })
     }
 }
@@ -214,32 +223,64 @@ impl Oracle {
 static CASES: AtomicU64 = AtomicU64::new(0);
 static NODE: LazyLock<Node> = LazyLock::new(Node::new);
 
+/// Makes a call, and compares its code and what is counted afterwards.
+fn check(call: &Call, oracle: &mut Oracle, program: &mut Calls<'_>, share: &Share) -> Result<(), TestCaseError> {
+    let line = match call {
+        Call::Resize(units) => {
+            share.limits.resize(units * UNIT);
+            oracle.limit = *units;
+            return Ok(());
+        }
+        Call::Graph(call) => {
+            // without a context there is nothing to launch in
+            let room = (oracle.used(), oracle.limit);
+            let step = oracle.current.and_then(|_| oracle.graphs.step(call, room, UNIT));
+            let Some((last, before)) = step.as_ref().and_then(|step| step.lines.split_last()) else { return Ok(()) };
+            for line in before {
+                prop_assert_eq!(program.call(line), SUCCESS, "{}", line);
+            }
+            let (code, expected) = (program.call(last), step.iter().flat_map(|step| &step.codes));
+            prop_assert!(expected.clone().any(|expected| *expected == code), "{}: {}", last, code);
+            oracle.graphs.after(call, code);
+            last.clone()
+        }
+        call => {
+            let Some((line, expected)) = oracle.expect(call) else { return Ok(()) };
+            prop_assert_eq!(program.call(&line), expected, "{}", line);
+            line
+        }
+    };
+    // the ledger agrees with the driver after each call
+    let (counted, used) = (program.counted(), oracle.used());
+    prop_assert!(counted >= (used + oracle.graphs.left()) * UNIT, "{} after {}", counted, line);
+    // pools keep what was freed
+    let pools = oracle.blocks.values().any(|block| POOLS.contains(&block.kind));
+    prop_assert!(pools || counted <= (used + oracle.graphs.most) * UNIT, "{} after {}", counted, line);
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn calls_have_the_codes_and_the_balance_of_the_oracle(calls in prop::collection::vec(call(), 1..60)) {
+    fn calls_have_the_codes_and_the_balance_of_the_oracle(calls in prop::collection::vec(call(), 1..100)) {
         let case = CASES.fetch_add(1, Relaxed);
         let share = NODE.share_with(&format!("case-{case}"), LIMIT * UNIT, CONTEXT);
         let mut program = Calls::begin(&NODE, &share);
-        let mut oracle =
-            Oracle { blocks: BTreeMap::new(), contexts: vec![true], current: Some(0), limit: LIMIT };
+        program.call("stream 1");
+        let mut oracle = Oracle {
+            blocks: BTreeMap::new(),
+            contexts: vec![true],
+            current: Some(0),
+            graphs: Graphs::default(),
+            limit: LIMIT,
+        };
         for call in &calls {
-            if let Call::Resize(units) = call {
-                share.limits.resize(units * UNIT);
-                oracle.limit = *units;
-            }
-            let Some((line, expected)) = oracle.expect(call) else { continue };
-            // after each call the ledger agrees with the driver
-            prop_assert_eq!(program.call(&line), expected, "{}", line);
-            let counted = program.counted();
-            prop_assert!(counted >= oracle.used() * UNIT, "{} after {}", counted, line);
-            // pools keep what was freed
-            let pools = oracle.blocks.values().any(|block| POOLS.contains(&block.kind));
-            prop_assert!(pools || counted == oracle.used() * UNIT, "{} after {}", counted, line);
+            check(call, &mut oracle, &mut program, &share)?;
         }
         program.call("use 0");
         program.call("trim");
-        prop_assert_eq!(program.counted(), oracle.used() * UNIT);
+        program.call("graph-trim");
+        prop_assert_eq!(program.counted(), (oracle.used() + oracle.graphs.left()) * UNIT);
     }
 }

@@ -155,14 +155,14 @@ impl Process {
     }
 
     fn launch_graph(&mut self, executable: usize, stream: usize) -> Result<(), Failure> {
-        let duration = self.graphs.duration(executable)?;
+        let load = self.graphs.load(executable)?;
         if let Some(graph) = self.streams.captures.get(&stream).copied() {
             let node = self.handle();
-            return self.graphs.capture(graph, node, Work::Kernel(duration));
+            return self.graphs.capture(graph, node, Work::Kernel(load));
         }
         self.graphs.may_launch(executable)?;
         self.upload(executable, stream)?;
-        let end = self.run_until(stream, duration)?;
+        let end = self.run_until(stream, load)?;
         self.graphs.launched(executable, stream, (now(), end))
     }
 

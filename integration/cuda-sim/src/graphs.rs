@@ -6,6 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use silicon::activity::Load;
+
 use crate::{
     abi::{Failure, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, Pointer},
     blocks::BLOCK,
@@ -14,8 +16,8 @@ use crate::{
 /// What a node does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// A kernel, with its nanoseconds.
-    Kernel(u64),
+    /// A kernel.
+    Kernel(Load),
     /// An allocation.
     Allocate(Allocated),
     /// Frees the allocation with this address.
@@ -51,7 +53,8 @@ struct Node {
 #[derive(Clone, Debug)]
 struct Executable {
     graph: usize,
-    duration: u64,
+    /// Its kernels.
+    load: Load,
     /// Bytes that its allocations take together; those that follow each other can have the same address.
     bytes: u64,
     /// The device of its allocations.
@@ -193,13 +196,11 @@ impl Graphs {
         let times = |address: Pointer| freed.iter().filter(|of| **of == address).count();
         let last = |address: &Pointer| at(*address).next_back().filter(|_| times(*address) < at(*address).count());
         let unfreed = addresses.iter().filter_map(last).copied().collect();
-        let duration = works.iter().map(|work| if let Work::Kernel(time) = work { *time } else { 0 }).sum();
+        let load = works.iter().filter_map(|work| if let Work::Kernel(load) = work { Some(*load) } else { None }).sum();
         let bytes = addresses.iter().map(largest).sum();
         let foreign = freed.iter().filter(|address| !addresses.contains(address)).copied().collect();
-        self.executables.insert(
-            executable,
-            Executable { graph, duration, bytes, device, unfreed, frees: foreign, frees_at_launch },
-        );
+        self.executables
+            .insert(executable, Executable { graph, load, bytes, device, unfreed, frees: foreign, frees_at_launch });
         Ok(())
     }
 
@@ -218,9 +219,9 @@ impl Graphs {
         self.executables.get(&executable).ok_or(INVALID_HANDLE)
     }
 
-    /// Nanoseconds of an executable graph.
-    pub fn duration(&self, executable: usize) -> Result<u64, Failure> {
-        self.executable(executable).map(|of| of.duration)
+    /// The kernels of an executable graph.
+    pub fn load(&self, executable: usize) -> Result<Load, Failure> {
+        self.executable(executable).map(|of| of.load)
     }
 
     /// The device on which a launch or an upload in a stream needs more memory, and how many bytes.
@@ -281,9 +282,14 @@ impl Graphs {
         self.left.remove(&address).map(drop).ok_or(INVALID_VALUE)
     }
 
+    /// The allocation that a graph has left with this address in it.
+    pub fn left_at(&self, pointer: Pointer) -> Option<Allocated> {
+        self.left.range(..=pointer).next_back().filter(|(start, of)| pointer < *start + of.bytes).map(|(_, of)| *of)
+    }
+
     /// An allocation that a graph has left has this address in it.
     pub fn knows(&self, pointer: Pointer) -> bool {
-        self.left.range(..=pointer).next_back().is_some_and(|(start, of)| pointer < start + of.bytes)
+        self.left_at(pointer).is_some()
     }
 
     /// Bytes that a trim gives back: all but what is in use.

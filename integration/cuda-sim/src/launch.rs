@@ -2,6 +2,8 @@
 
 use std::ffi::{CStr, c_char, c_uint, c_void};
 
+use silicon::activity::Load;
+
 use crate::{
     abi::{Failure, Handle, INVALID_HANDLE, INVALID_VALUE, get, put},
     graphs::Work,
@@ -11,12 +13,19 @@ use crate::{
 /// Nanoseconds of a kernel that says nothing about its duration.
 const DURATION: u64 = 2_000;
 
+/// Blocks of a grid, or threads of a block, in each direction.
+type Size = [c_uint; 3];
+
+fn product(size: Size) -> u64 {
+    size.into_iter().map(u64::from).fold(1, u64::saturating_mul)
+}
+
 /// `CUlaunchConfig`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct LaunchConfig {
-    grid: [c_uint; 3],
-    block: [c_uint; 3],
+    grid: Size,
+    block: Size,
     shared: c_uint,
     stream: Handle,
     attributes: *const c_void,
@@ -25,25 +34,33 @@ pub struct LaunchConfig {
 
 impl Process {
     /// Runs something on a stream of the current context, or keeps it for a graph.
-    pub fn run(&mut self, stream: usize, duration: u64) -> Result<(), Failure> {
+    pub fn run(&mut self, stream: usize, load: Load) -> Result<(), Failure> {
         if let Some(graph) = self.streams.captures.get(&stream).copied() {
             let node = self.handle();
-            return self.graphs.capture(graph, node, Work::Kernel(duration));
+            return self.graphs.capture(graph, node, Work::Kernel(load));
         }
-        self.run_until(stream, duration).map(drop)
+        self.run_until(stream, load).map(drop)
     }
 
     /// Runs something on a stream that captures nothing; returns when it ends.
-    pub fn run_until(&mut self, stream: usize, duration: u64) -> Result<u64, Failure> {
-        let end = self.execute(self.streams.ready(current(), stream), duration)?;
+    pub fn run_until(&mut self, stream: usize, load: Load) -> Result<u64, Failure> {
+        let ready = self.streams.ready(current(), stream);
+        let end = self.engine()?.execute(ready, load);
         self.streams.set_ready(current(), stream, end);
         Ok(end)
     }
 
-    fn launch(&mut self, function: Handle, arguments: *const *const u64, stream: Handle) -> Result<(), Failure> {
+    fn launch(
+        &mut self,
+        function: Handle,
+        (grid, block): (Size, Size),
+        arguments: *const *const u64,
+        stream: Handle,
+    ) -> Result<(), Failure> {
         let name = self.streams.functions.get(&number(function)).ok_or(INVALID_HANDLE)?;
         let duration = if name == "work" { get(get(arguments)?)? } else { DURATION };
-        self.run(number(stream), duration)
+        let load = self.engine()?.load(duration, product(grid), product(block));
+        self.run(number(stream), load)
     }
 }
 
@@ -72,22 +89,22 @@ cuda! {
 macro_rules! launches {
     ($($kernel:ident $ex:ident $cooperative:ident)*) => {cuda! {$(
         fn $kernel(
-            process, function: Handle, _gx: c_uint, _gy: c_uint, _gz: c_uint, _bx: c_uint, _by: c_uint, _bz: c_uint,
+            process, function: Handle, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint,
             _shared: c_uint, stream: Handle, arguments: *const *const u64, _extra: *const c_void,
         ) {
-            process.launch(function, arguments, stream)
+            process.launch(function, ([gx, gy, gz], [bx, by, bz]), arguments, stream)
         }
 
         fn $ex(process, config: *const LaunchConfig, function: Handle, arguments: *const *const u64, _extra: *const c_void) {
             let config = get(config)?;
-            process.launch(function, arguments, config.stream)
+            process.launch(function, (config.grid, config.block), arguments, config.stream)
         }
 
         fn $cooperative(
-            process, function: Handle, _gx: c_uint, _gy: c_uint, _gz: c_uint, _bx: c_uint, _by: c_uint, _bz: c_uint,
+            process, function: Handle, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint,
             _shared: c_uint, stream: Handle, arguments: *const *const u64,
         ) {
-            process.launch(function, arguments, stream)
+            process.launch(function, ([gx, gy, gz], [bx, by, bz]), arguments, stream)
         }
     )*}};
 }

@@ -1,7 +1,7 @@
 //! `libcuda.so.1` over the simulated boards: CUDA's driver API at its C ABI, with the memory of the same GPUs that the simulated NVML shows.
 //!
 //! A context takes memory of its own, allocations take whole blocks of 2 MiB, pools keep what was freed, and all processes of a
-//! device share its memory. Kernels take time and compute nothing: see [`engine`].
+//! device share its memory. Memory has content: see [`content`]. Kernels take time and compute nothing: see [`engine`].
 //!
 //! The functions are documented in NVIDIA's `cuda.h`, and so are the demands on their pointers.
 #![allow(missing_docs, clippy::missing_safety_doc)]
@@ -11,9 +11,12 @@
 mod abi;
 mod array;
 mod blocks;
+mod content;
 mod context;
+mod copy;
 mod device;
 mod engine;
+mod export;
 mod faults;
 mod graph;
 mod graphs;

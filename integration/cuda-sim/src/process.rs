@@ -22,6 +22,7 @@ use crate::abi::{
 };
 pub use crate::blocks::BLOCK;
 use crate::{
+    content::Content,
     engine::Engine,
     faults::{self, Faults},
     graphs::Graphs,
@@ -32,6 +33,8 @@ use crate::{
 
 /// Bytes that the first context of a process takes on a device. Chosen; on hardware 250 to 520 MiB by GPU, driver and loaded modules.
 pub const CONTEXT: u64 = 300 << 20;
+/// The first address that is given out. The kernel maps a program's files, heap and stacks elsewhere.
+pub const FIRST_ADDRESS: u64 = 0x2000_0000_0000;
 /// From this size in bytes on an allocation has blocks of its own.
 const LARGE: u64 = 1 << 20;
 
@@ -147,7 +150,7 @@ pub struct Context {
 /// Everything that this process has.
 pub struct Process {
     pid: u32,
-    store: Store,
+    pub store: Store,
     faults: Option<Faults>,
     pub devices: Vec<DeviceState>,
     pub contexts: BTreeMap<usize, Context>,
@@ -158,6 +161,7 @@ pub struct Process {
     pub streams: Streams,
     pub graphs: Graphs,
     pub imports: Imports,
+    pub content: Content,
     next_handle: usize,
     next_address: u64,
 }
@@ -231,8 +235,9 @@ pub fn initialize(visible: impl FnOnce(&Machine) -> Vec<Identity>) -> Result<(),
         streams: Streams::default(),
         graphs: Graphs::default(),
         imports: Imports::default(),
+        content: Content::default(),
         next_handle: 0x1000,
-        next_address: 0x7f00_0000_0000,
+        next_address: FIRST_ADDRESS,
     });
     Ok(())
 }
@@ -262,6 +267,11 @@ impl Process {
         address
     }
 
+    /// The end of the addresses that were given out.
+    pub fn end_of_addresses(&self) -> u64 {
+        self.next_address
+    }
+
     /// Bytes of a device, and of these the free ones.
     pub fn memory(&self, ordinal: usize) -> Result<(u64, u64), Failure> {
         let device = self.devices.get(ordinal).ok_or(INVALID_DEVICE)?;
@@ -271,17 +281,20 @@ impl Process {
         Ok((total, free.saturating_sub(own)))
     }
 
-    /// Runs a kernel for so many nanoseconds on the current device, not before `ready`; returns when it ends.
-    pub fn execute(&mut self, ready: u64, duration: u64) -> Result<u64, Failure> {
+    /// What runs the kernels of the current device.
+    pub fn engine(&mut self) -> Result<&Engine, Failure> {
         let ordinal = self.current_device()?;
         let device = self.devices.get_mut(ordinal).ok_or(INVALID_DEVICE)?;
-        let engine = match &mut device.engine {
+        Ok(match &mut device.engine {
             Some(engine) => engine,
-            unknown => unknown.insert(
-                Engine::open(self.store.dir(), device.identity.gpu, device.identity.instance).map_err(|_| UNKNOWN)?,
-            ),
-        };
-        Ok(engine.execute(ready, duration))
+            unknown => {
+                let slot = device.attachment.as_ref().map(Attachment::slot);
+                let variable = std::env::var(mps::THREADS_VARIABLE).ok();
+                let threads = device.server.as_ref().map(|server| server.threads(variable.as_deref()));
+                let of = (device.identity.gpu, device.identity.instance);
+                unknown.insert(Engine::open(&self.store, of, slot, threads).map_err(|_| UNKNOWN)?)
+            }
+        })
     }
 
     /// Changes what this process holds on a device; the change is undone if the device has not enough memory.
@@ -294,6 +307,7 @@ impl Process {
         if settled.is_err() {
             (device.contexts, device.large, device.small) = before;
         }
+        self.free_content();
         settled
     }
 }

@@ -1,10 +1,11 @@
 //! `cuGetProcAddress` in both ABIs: the function for a name, the CUDA version that the caller was built for, and the kind of default stream.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int};
 
 use crate::{
-    abi::{CuResult, Entry, Failure, INVALID_VALUE, NOT_FOUND, put},
-    array, context, device, graph, import, launch, memory, pool, stream, transcript, unsupported, virtual_memory,
+    abi::{CuResult, Entry, Failure, INVALID_VALUE, put},
+    array, context, copy, device, export, graph, import, launch, memory, pool, stream, transcript, unsupported,
+    virtual_memory,
 };
 
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
@@ -63,6 +64,36 @@ fn more_entries() -> &'static [Entry] {
         "cuIpcGetMemHandle" 4010 => import::cuIpcGetMemHandle;
         "cuIpcOpenMemHandle" 4010 => import::cuIpcOpenMemHandle;
         "cuIpcOpenMemHandle" 11000 => import::cuIpcOpenMemHandle_v2;
+    }
+}
+
+/// Copies and fills.
+fn copies() -> &'static [Entry] {
+    table! {
+        "cuMemcpy" 4000 => copy::cuMemcpy;
+        "cuMemcpy" 7000 per_thread => copy::cuMemcpy_ptds;
+        "cuMemcpyAsync" 4000 => copy::cuMemcpyAsync;
+        "cuMemcpyAsync" 7000 per_thread => copy::cuMemcpyAsync_ptsz;
+        "cuMemcpyDtoD" 3020 => copy::cuMemcpyDtoD_v2;
+        "cuMemcpyDtoD" 7000 per_thread => copy::cuMemcpyDtoD_v2_ptds;
+        "cuMemcpyDtoDAsync" 3020 => copy::cuMemcpyDtoDAsync_v2;
+        "cuMemcpyDtoDAsync" 7000 per_thread => copy::cuMemcpyDtoDAsync_v2_ptsz;
+        "cuMemcpyDtoH" 3020 => copy::cuMemcpyDtoH_v2;
+        "cuMemcpyDtoH" 7000 per_thread => copy::cuMemcpyDtoH_v2_ptds;
+        "cuMemcpyDtoHAsync" 3020 => copy::cuMemcpyDtoHAsync_v2;
+        "cuMemcpyDtoHAsync" 7000 per_thread => copy::cuMemcpyDtoHAsync_v2_ptsz;
+        "cuMemcpyHtoD" 3020 => copy::cuMemcpyHtoD_v2;
+        "cuMemcpyHtoD" 7000 per_thread => copy::cuMemcpyHtoD_v2_ptds;
+        "cuMemcpyHtoDAsync" 3020 => copy::cuMemcpyHtoDAsync_v2;
+        "cuMemcpyHtoDAsync" 7000 per_thread => copy::cuMemcpyHtoDAsync_v2_ptsz;
+        "cuMemsetD8" 3020 => copy::cuMemsetD8_v2;
+        "cuMemsetD8" 7000 per_thread => copy::cuMemsetD8_v2_ptds;
+        "cuMemsetD8Async" 3020 => copy::cuMemsetD8Async;
+        "cuMemsetD8Async" 7000 per_thread => copy::cuMemsetD8Async_ptsz;
+        "cuMemsetD32" 3020 => copy::cuMemsetD32_v2;
+        "cuMemsetD32" 7000 per_thread => copy::cuMemsetD32_v2_ptds;
+        "cuMemsetD32Async" 3020 => copy::cuMemsetD32Async;
+        "cuMemsetD32Async" 7000 per_thread => copy::cuMemsetD32Async_ptsz;
     }
 }
 
@@ -149,7 +180,7 @@ fn entries() -> &'static [Entry] {
         "cuArrayDestroy" 2000 => array::cuArrayDestroy;
         "cuMipmappedArrayCreate" 5000 => array::cuMipmappedArrayCreate;
         "cuMipmappedArrayDestroy" 5000 => array::cuMipmappedArrayDestroy;
-        "cuGetExportTable" 3000 => cuGetExportTable;
+        "cuGetExportTable" 3000 => export::cuGetExportTable;
         "cuGetProcAddress" 11030 => cuGetProcAddress;
         "cuGetProcAddress" 12000 => cuGetProcAddress_v2;
     }
@@ -157,8 +188,12 @@ fn entries() -> &'static [Entry] {
 
 /// The newest form that the caller's version has; with per-thread streams that form, where there is one.
 fn find(name: &str, version: c_int, flags: u64) -> Result<*const (), c_int> {
-    let named =
-        || entries().iter().chain(more_entries()).chain(unsupported::entries()).filter(|(base, ..)| *base == name);
+    let named = || {
+        [entries(), more_entries(), copies(), unsupported::entries()]
+            .into_iter()
+            .flatten()
+            .filter(|(base, ..)| *base == name)
+    };
     let known = named().filter(|(_, since, ..)| *since <= version);
     let wanted = flags & PER_THREAD != 0;
     match known.max_by_key(|(_, since, per_thread, _)| (*per_thread == wanted, *since)) {
@@ -208,10 +243,4 @@ pub unsafe extern "C" fn cuGetProcAddress_v2(
             0
         }
     }
-}
-
-/// None of the driver's private tables is simulated: a CUDA runtime resolves its functions and then ends with `cudaErrorSymbolNotFound`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGetExportTable(_table: *mut *const c_void, _id: *const [u8; 16]) -> CuResult {
-    NOT_FOUND.0
 }

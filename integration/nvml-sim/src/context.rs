@@ -24,6 +24,12 @@ impl Context {
         clients.live().map_err(|_| Code::UNKNOWN)
     }
 
+    /// As [`Context::clients`], with the slot of each in their list.
+    pub fn client_slots(&self) -> Result<Vec<(u64, Client)>, Code> {
+        let clients = self.store.clients().map_err(|_| Code::UNKNOWN)?;
+        clients.live_slots().map_err(|_| Code::UNKNOWN)
+    }
+
     /// The present machine, for calls that wait.
     pub fn now(&self) -> Result<Arc<Machine>, Code> {
         self.store.read().map_err(|e| e.code())

@@ -1,8 +1,8 @@
-//! ECC errors, and the readings of an idle board.
+//! ECC errors, temperature and compute mode.
 
 use std::ffi::{c_uint, c_ulonglong};
 
-use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlEccErrorCounts_t, nvmlFieldValue_t, nvmlUtilization_t};
+use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlEccErrorCounts_t, nvmlFieldValue_t};
 use silicon::Code;
 use silicon::machine::Gpu;
 
@@ -11,8 +11,6 @@ use crate::out::{get, put};
 
 /// Degrees Celsius of an idle board.
 const IDLE_TEMPERATURE: u32 = 34;
-/// Milliwatts of an idle board.
-const IDLE_POWER: u32 = 62_000;
 
 /// Uncorrected errors by counter (0 since the last reset, 1 ever); corrected ones do not happen.
 fn errors(gpu: &Gpu, kind: u32, counter: u32) -> Result<u64, Code> {
@@ -66,19 +64,6 @@ nvml! {
             return Err(Code::INVALID_ARGUMENT);
         }
         put(degrees, IDLE_TEMPERATURE)
-    }
-
-    fn nvmlDeviceGetPowerUsage[device](ctx, device: nvmlDevice_t, milliwatts: *mut c_uint) {
-        ctx.gpu(device)?;
-        put(milliwatts, IDLE_POWER)
-    }
-
-    fn nvmlDeviceGetUtilizationRates[device](ctx, device: nvmlDevice_t, rates: *mut nvmlUtilization_t) {
-        // In MIG mode there are no rates, as on hardware; elsewhere clients hold memory and compute nothing.
-        if ctx.gpu(device)?.mig {
-            return Err(Code::NOT_SUPPORTED);
-        }
-        put(rates, nvmlUtilization_t { gpu: 0, memory: 0 })
     }
 
     fn nvmlDeviceGetComputeMode[device](ctx, device: nvmlDevice_t, mode: *mut c_uint) {

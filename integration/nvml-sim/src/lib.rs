@@ -8,11 +8,14 @@
 // The names of an ABI that is not ours to choose.
 #![allow(non_snake_case)]
 
+mod accounting;
+mod activity;
 mod call;
 mod compute_instance;
 mod context;
 mod device;
 mod event;
+mod gpm;
 mod gpu_instance;
 mod handle;
 mod health;

@@ -16,17 +16,12 @@ macro_rules! not_supported {
 }
 
 not_supported! {
-    nvmlDeviceClearAccountingPids
     nvmlDeviceClearCpuAffinity
     nvmlDeviceClearEccErrorCounts
     nvmlDeviceClearFieldValues
     nvmlDeviceDiscoverGpus
     nvmlDeviceFreezeNvLinkUtilizationCounter
     nvmlDeviceGetAPIRestriction
-    nvmlDeviceGetAccountingBufferSize
-    nvmlDeviceGetAccountingMode
-    nvmlDeviceGetAccountingPids
-    nvmlDeviceGetAccountingStats
     nvmlDeviceGetAccountingStats_v2
     nvmlDeviceGetActiveVgpus
     nvmlDeviceGetAdaptiveClockInfoStatus
@@ -142,8 +137,6 @@ not_supported! {
     nvmlDeviceGetPowerMizerMode_v1
     nvmlDeviceGetPowerSource
     nvmlDeviceGetPowerState
-    nvmlDeviceGetProcessUtilization
-    nvmlDeviceGetProcessesUtilizationInfo
     nvmlDeviceGetRemappedRows_v2
     nvmlDeviceGetRepairStatus
     nvmlDeviceGetRetiredPages
@@ -165,7 +158,6 @@ not_supported! {
     nvmlDeviceGetTemperatureV
     nvmlDeviceGetThermalSettings
     nvmlDeviceGetTopologyNearestGpus
-    nvmlDeviceGetTotalEnergyConsumption
     nvmlDeviceGetUnrepairableMemoryFlag_v1
     nvmlDeviceGetVbiosVersion
     nvmlDeviceGetVgpuCapabilities
@@ -199,7 +191,6 @@ not_supported! {
     nvmlDeviceResetNvLinkErrorCounters
     nvmlDeviceResetNvLinkUtilizationCounter
     nvmlDeviceSetAPIRestriction
-    nvmlDeviceSetAccountingMode
     nvmlDeviceSetAdaptiveTgpMode_v1
     nvmlDeviceSetApplicationsClocks
     nvmlDeviceSetAutoBoostedClocksEnabled
@@ -253,13 +244,7 @@ not_supported! {
     nvmlGetVgpuCompatibility
     nvmlGetVgpuDriverCapabilities
     nvmlGetVgpuVersion
-    nvmlGpmMetricsGet
-    nvmlGpmMigSampleGet
-    nvmlGpmQueryDeviceSupport
     nvmlGpmQueryIfStreamingEnabled
-    nvmlGpmSampleAlloc
-    nvmlGpmSampleFree
-    nvmlGpmSampleGet
     nvmlGpmSetStreamingEnabled
     nvmlGpuInstanceGetActiveVgpus
     nvmlGpuInstanceGetCreatableVgpus

@@ -132,6 +132,9 @@ fn idle_board_has_plausible_readings() {
     assert!((20..60).contains(&gpu.temperature(TemperatureSensor::Gpu).unwrap()));
     assert!((20_000..100_000).contains(&gpu.power_usage().unwrap()));
     assert_eq!(gpu.utilization_rates().unwrap().gpu, 0);
+    let energy = || gpu.total_energy_consumption().unwrap();
+    let (before, after) = (energy(), energy());
+    assert!(before > 0 && after >= before);
     sim.mig(0);
     assert!(matches!(gpu.utilization_rates(), Err(NvmlError::NotSupported)));
 }
@@ -187,6 +190,11 @@ fn nvidia_smi_resets_and_lists() {
     assert!(table.contains("No running processes found"), "{table}");
     let query = smi(&["--query-gpu=index,memory.total,utilization.gpu", "--format=csv,noheader", "-i", "0"]);
     assert_eq!(String::from_utf8(query.stdout).unwrap(), "0, 81920 MiB, 0 %\n");
+    let fields = "--query-gpu=power.draw,temperature.gpu,mig.mode.current,compute_mode,persistence_mode,power.limit";
+    let query = smi(&[fields, "--format=csv", "-i", "1"]);
+    let header = "power.draw [W], temperature.gpu, mig.mode.current, compute_mode, persistence_mode, power.limit [W]";
+    let values = "62.00 W, 34, Enabled, Default, Disabled, [N/A]";
+    assert_eq!(String::from_utf8(query.stdout).unwrap(), format!("{header}\n{values}\n"));
     assert_eq!(smi(&["--query-gpu=nothing", "--format=csv"]).status.code(), Some(2));
 }
 

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::accounting;
+use crate::activity;
 use crate::cgroup;
 use crate::clients::{Client, Clients};
 use crate::code::Code;
@@ -58,6 +60,11 @@ pub fn attach(store: &Store, client: &Client, mine: &[Attachment]) -> Result<Att
     let same = |c: &&Client| c.shares_device_with(client);
     let slots: Vec<u64> = mine.iter().map(|a| a.slot).collect();
     let slot = hold.enter(client, &slots)?;
+    activity::enter(store.dir(), slot)?;
+    // none of MIG devices, as on hardware
+    if client.instance.is_none() && machine.gpu(client.gpu)?.accounting {
+        accounting::begin(store.dir(), client.gpu, slot, client.memory)?;
+    }
     let others = live.iter().filter(same).map(|c| c.owner.clone()).collect();
     history::record(store.dir(), Event::Attach { uuid: uuid.clone(), owner: client.owner.clone(), others })?;
     Ok(Attachment { clients, slot, uuid, client: client.clone() })
@@ -79,6 +86,11 @@ pub fn memory(store: &Store, client: &Client) -> Result<(u64, u64), Error> {
 }
 
 impl Attachment {
+    /// Its slot in the list of clients.
+    pub fn slot(&self) -> u64 {
+        self.slot
+    }
+
     /// UUID of the device.
     pub fn uuid(&self) -> &str {
         &self.uuid
@@ -94,6 +106,7 @@ impl Attachment {
             fits(&changed, total, &machine, &self.clients.live()?)?;
         }
         hold.rewrite(self.slot, &changed)?;
+        accounting::change(store.dir(), self.slot, memory)?;
         self.client = changed;
         Ok(())
     }

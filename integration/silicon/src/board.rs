@@ -54,6 +54,14 @@ impl Arch {
         self == Self::Ampere
     }
 
+    /// Whether NVML has performance monitoring (GPM): "For Hopper or newer fully supported devices" (nvml.h).
+    pub fn has_gpm(self) -> bool {
+        match self {
+            Self::Turing | Self::Ampere => false,
+            Self::Hopper | Self::Blackwell | Self::BlackwellUltra => true,
+        }
+    }
+
     /// NVML's `nvmlDeviceArchitecture_t`.
     pub fn nvml(self) -> u32 {
         match self {

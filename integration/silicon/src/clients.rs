@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 pub const FILE: &str = "clients";
 const HEADER: u64 = 4096;
 const SLOT: u64 = 512;
-const SLOTS: u64 = 1024;
+pub(crate) const SLOTS: u64 = 1024;
 
 /// A process that uses a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -108,6 +108,11 @@ impl Clients {
 
     /// All clients but this process's own.
     pub fn live(&self) -> io::Result<Vec<Client>> {
+        Ok(self.live_slots()?.into_iter().map(|(_, client)| client).collect())
+    }
+
+    /// As [`Clients::live`], with the slot of each.
+    pub fn live_slots(&self) -> io::Result<Vec<(u64, Client)>> {
         let mut found = Vec::new();
         let mut ranges = vec![(HEADER, HEADER + SLOTS * SLOT)];
         while let Some((from, to)) = ranges.pop() {
@@ -117,12 +122,12 @@ impl Clients {
             if let Ok(client) = self.read(slot)
                 && self.locked(at, at + 1)? == Some((at, pid))
             {
-                found.push(Client { pid, ..client });
+                found.push((slot, Client { pid, ..client }));
             }
             ranges.push((from, at));
             ranges.push((at + 1, to));
         }
-        found.sort_by_key(|c| (c.gpu, c.instance, c.pid));
+        found.sort_by_key(|(_, c)| (c.gpu, c.instance, c.pid));
         Ok(found)
     }
 

@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::board::{Board, Variant};
 use crate::machine::{DRIVER_VERSION, Devices, Machine};
 use crate::store::{self, Store};
-use crate::{clients, engines, history, materialize, nodes, paths};
+use crate::{activity, clients, engines, history, materialize, nodes, paths, physical};
 
 /// The CDI kind whose device `state` gives a container the state of the simulator.
 pub const CDI_KIND: &str = "gputenancy.io/simulator";
@@ -274,12 +274,15 @@ fn cdi_spec(state: &Path) -> serde_json::Value {
         map.insert("hostPath".into(), json!(state));
         map.insert("containerPath".into(), json!(paths::STATE_IN_CONTAINER));
     }
+    let files =
+        [clients::FILE, history::FILE, engines::FILE, activity::FILE, physical::FILE].map(|file| mount(file, "rw"));
+    let mounts: Vec<_> = [folder].into_iter().chain(files).collect();
     json!({
         "cdiVersion": "0.6.0",
         "kind": CDI_KIND,
         "devices": [{
             "name": "state",
-            "containerEdits": { "mounts": [folder, mount(clients::FILE, "rw"), mount(history::FILE, "rw"), mount(engines::FILE, "rw")] },
+            "containerEdits": { "mounts": mounts },
         }],
     })
 }

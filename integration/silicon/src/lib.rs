@@ -3,6 +3,8 @@
 //! The pure part ([`board`], [`machine`], [`mig`], [`compute`]) decides; the thin part ([`store`], [`clients`],
 //! [`visible`]) keeps the state in files under the simulated driver root, where `libnvidia-ml.so.1` finds it.
 
+pub mod accounting;
+pub mod activity;
 pub mod attach;
 pub mod board;
 pub mod boards;
@@ -27,6 +29,8 @@ pub mod mps;
 pub mod nodes;
 pub mod operations;
 pub mod paths;
+pub mod physical;
+pub mod registry;
 pub mod store;
 pub mod visible;
 

@@ -130,6 +130,9 @@ pub struct Gpu {
     /// NVML's `nvmlComputeMode_t`: 0 default, 2 prohibited, 3 exclusive to one process. A reset returns to 0.
     #[serde(default)]
     pub compute_mode: u32,
+    /// Accounting of processes: off until it is switched on, which outlives no restart of the driver.
+    #[serde(default)]
+    pub accounting: bool,
     /// Memory in use that belongs to no process, until a reset.
     #[serde(default)]
     pub leaks: Vec<Leak>,
@@ -219,6 +222,7 @@ impl Machine {
                     lost: false,
                     persistence: false,
                     compute_mode: 0,
+                    accounting: false,
                     leaks: Vec::new(),
                     ecc_volatile: 0,
                     ecc_aggregate: 0,

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use crate::ids;
 use crate::machine::{DRIVER_VERSION, Gpu, Machine};
+use crate::registry;
 
 /// Marker by which a simulated driver's files can be distinguished from a real one's.
 pub const SIMULATED: &str = "simulator";
@@ -18,7 +19,7 @@ pub fn proc_files(root: &Path, machine: &Machine) -> io::Result<()> {
     )?;
     // registry keys outlive a restart of the simulator, as those of a loaded module do
     if !root.join(PARAMS).exists() {
-        registry(root, "")?;
+        params(root, "")?;
     }
     for gpu in &machine.gpus {
         let information = format!(
@@ -36,8 +37,13 @@ pub fn proc_files(root: &Path, machine: &Machine) -> io::Result<()> {
 /// Parameters of the kernel module.
 const PARAMS: &str = "proc/driver/nvidia/params";
 
-/// Writes the module's parameters below a folder, with these registry keys, such as `RMDisableScrubOnFree=1`.
+/// Writes registry keys such as `RMDisableScrubOnFree=1` below a driver root: for programs as parameters of the module, and for the driver's libraries.
 pub fn registry(root: &Path, keys: &str) -> io::Result<()> {
+    write(&root.join(crate::paths::STATE_IN_ROOT).join(registry::FILE), keys)?;
+    params(root, keys)
+}
+
+fn params(root: &Path, keys: &str) -> io::Result<()> {
     write(&root.join(PARAMS), &format!("EnableMSI: 1\nRegistryDwords: \"{keys}\"\nRegistryDwordsPerDevice: \"\"\n"))
 }
 

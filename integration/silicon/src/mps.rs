@@ -11,8 +11,17 @@ pub const CLIENT: &str = "client";
 /// NVML's `NVML_COMPUTEMODE_EXCLUSIVE_PROCESS`.
 pub const EXCLUSIVE_PROCESS: u32 = 3;
 
+/// First word of the daemon's answer to a client; its default percentage of threads follows.
+pub const CONNECTED: &str = "connected";
+/// Variable with the percentage of threads of a client.
+pub const THREADS_VARIABLE: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
+
 /// A connection to the server: the GPU is usable as long as it lasts.
-pub struct Connection(UnixStream);
+pub struct Connection {
+    stream: UnixStream,
+    /// Default percentage of threads.
+    threads: u32,
+}
 
 impl Connection {
     /// Connects through the pipe directory.
@@ -21,13 +30,26 @@ impl Connection {
         writeln!(stream, "{CLIENT}")?;
         let mut answer = String::new();
         BufReader::new(stream.try_clone()?).read_line(&mut answer)?;
-        if answer.trim() == "connected" { Ok(Self(stream)) } else { Err(io::ErrorKind::ConnectionRefused.into()) }
+        let threads = answer.trim().strip_prefix(CONNECTED).ok_or(io::ErrorKind::ConnectionRefused)?;
+        Ok(Self { stream, threads: percentage(threads).unwrap_or(100) })
+    }
+
+    /// Percentage of the GPU's threads that a client may use whose variable has this value: a client asks for no more than the default of its daemon.
+    pub fn threads(&self, variable: Option<&str>) -> u32 {
+        variable.and_then(percentage).unwrap_or(100).min(self.threads)
     }
 
     /// Returns when the server has ended.
     pub fn wait_for_end(mut self) {
-        let _ = self.0.read(&mut [0; 1]);
+        let _ = self.stream.read(&mut [0; 1]);
     }
+}
+
+/// A percentage such as `25` or `12.5`, rounded up.
+fn percentage(text: &str) -> Option<u32> {
+    let (whole, fraction) = text.trim().split_once('.').unwrap_or((text.trim(), ""));
+    let more = u32::from(fraction.bytes().any(|digit| digit != b'0'));
+    Some((whole.parse::<u32>().ok()? + more).clamp(1, 100))
 }
 
 /// Bytes that `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT` such as `0=1024M,1=2G` permits on device 0.
@@ -49,5 +71,13 @@ mod tests {
         assert_eq!(memory_limit("0=1024M"), Some(1 << 30));
         assert_eq!(memory_limit("1=1G, 0=2G"), Some(2 << 30));
         assert_eq!(memory_limit("1=1G"), None);
+    }
+
+    #[test]
+    fn percentage_of_threads_is_between_1_and_100() {
+        assert_eq!(
+            ["25", " 100.0", "12.5", "0", "400", ""].map(percentage),
+            [25, 100, 13, 1, 100, 0].map(|of| (of > 0).then_some(of))
+        );
     }
 }

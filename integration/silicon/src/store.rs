@@ -8,11 +8,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::fcntl::{Flock, FlockArg};
 
+use crate::activity;
 use crate::clients::{self, Client, Clients};
 use crate::code::Code;
 use crate::engines;
 use crate::history;
 use crate::machine::Machine;
+use crate::physical;
 
 const STATE: &str = "state.json";
 const LOCK: &str = "state.lock";
@@ -75,6 +77,8 @@ impl Store {
         Clients::create(&self.dir.join(clients::FILE)).map_err(denied)?;
         history::create(&self.dir).map_err(denied)?;
         engines::create(&self.dir).map_err(denied)?;
+        activity::create(&self.dir).map_err(denied)?;
+        physical::create(&self.dir).map_err(denied)?;
         let _lock = self.lock().map_err(denied)?;
         self.write(machine).map_err(denied)
     }

@@ -37,6 +37,8 @@ fn daemon_answers_commands_and_starts_one_server_for_its_clients() {
     send("set_default_device_pinned_mem_limit 0 1024M");
     assert_eq!(send("get_default_device_pinned_mem_limit 0"), "1024M");
     let client = Connection::open(&root.path().join("pipe")).unwrap();
+    let threads = [None, Some("10"), Some("50")].map(|variable| client.threads(variable));
+    assert_eq!(threads, [25, 10, 25], "a client gets no more than the default");
     let server = send("get_server_list");
     assert_eq!(send(&format!("get_client_list {server}")), std::process::id().to_string());
     assert!(send("ps").contains(&std::process::id().to_string()));

@@ -40,14 +40,16 @@ done:
 }
 \0";
 
-/// Blocks of a launch, and threads of a block: they fill the largest GPU, so that kernels of several streams do not run at the same time.
-const BLOCKS: c_uint = 512;
+/// Blocks of a launch if nothing else is wanted, and threads of a block: they fill the largest GPU, so that kernels of several streams do not run at the same time.
+pub const BLOCKS: c_uint = 512;
 const THREADS: c_uint = 1024;
 
 /// The kernel.
 pub struct Kernel<'l> {
     cuda: &'l Library,
     function: Handle,
+    /// Blocks of a launch.
+    blocks: c_uint,
     /// Where it would write.
     out: u64,
 }
@@ -60,7 +62,12 @@ impl<'l> Kernel<'l> {
         let name = c"work".as_ptr();
         cuda!(cuda, cuModuleGetFunction(&raw mut function => *mut Handle, module => Handle, name => *const c_char))?;
         cuda!(cuda, cuMemAlloc_v2(&raw mut out => *mut u64, 256 => usize))?;
-        Ok(Self { cuda, function, out })
+        Ok(Self { cuda, function, blocks: BLOCKS, out })
+    }
+
+    /// With so many blocks.
+    pub fn with_blocks(self, blocks: c_uint) -> Self {
+        Self { blocks, ..self }
     }
 
     /// Launches it on a stream.
@@ -93,7 +100,9 @@ impl<'l> Kernel<'l> {
             let (mut iterations, mut out) = (iterations, self.out);
             let mut arguments: [*mut u64; 2] = [&raw mut iterations, &raw mut out];
             // SAFETY: a function of a loaded module with its two arguments.
-            unsafe { symbol(self.function, BLOCKS, 1, 1, THREADS, 1, 1, 0, stream, arguments.as_mut_ptr(), null_mut()) }
+            unsafe {
+                symbol(self.function, self.blocks, 1, 1, THREADS, 1, 1, 0, stream, arguments.as_mut_ptr(), null_mut())
+            }
         })
     }
 

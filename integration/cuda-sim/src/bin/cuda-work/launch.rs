@@ -7,7 +7,7 @@ use libloading::Library;
 
 use crate::{
     Failed,
-    kernel::{Handle, Kernel},
+    kernel::{BLOCKS, Handle, Kernel},
 };
 
 /// Kernels in a graph.
@@ -30,6 +30,12 @@ pub struct Launch {
     /// Streams that are used in turn.
     #[arg(long, default_value_t = 1)]
     streams: usize,
+    /// Microseconds for which the program waits after each kernel that has ended, without another one.
+    #[arg(long, default_value_t = 0)]
+    idle: u64,
+    /// Blocks of a kernel.
+    #[arg(long, default_value_t = BLOCKS)]
+    blocks: u32,
     /// Nanoseconds of an iteration, as another run has printed it; measured if it is not given.
     #[arg(long)]
     iteration: Option<f64>,
@@ -48,7 +54,7 @@ enum Mode {
 
 /// Prints part of the time, kernels, and nanoseconds of an iteration.
 pub fn run(cuda: &Library, wanted: &Launch) -> Result<(), Failed> {
-    let kernel = Kernel::load(cuda)?;
+    let kernel = Kernel::load(cuda)?.with_blocks(wanted.blocks);
     let iteration = wanted.iteration.map_or_else(|| kernel.iteration(), Ok)?;
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a positive number of iterations")]
     let iterations = (f64::from(wanted.micros) * 1000.0 / iteration) as u64;
@@ -67,8 +73,11 @@ pub fn run(cuda: &Library, wanted: &Launch) -> Result<(), Failed> {
             None => kernel.launch(iterations, *stream)?,
         }
         kernels += if graph.is_some() { GRAPH.into() } else { 1 };
-        if wanted.mode == Mode::Each || kernels.is_multiple_of(RUN) {
+        if wanted.mode == Mode::Each || wanted.idle > 0 || kernels.is_multiple_of(RUN) {
             streams.iter().try_for_each(|stream| kernel.synchronize(*stream))?;
+        }
+        if wanted.idle > 0 {
+            std::thread::sleep(Duration::from_micros(wanted.idle));
         }
     }
     streams.iter().try_for_each(|stream| kernel.synchronize(*stream))?;

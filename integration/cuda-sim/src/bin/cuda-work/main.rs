@@ -32,9 +32,12 @@ mod allocate;
 mod graph;
 mod kernel;
 mod launch;
+mod residue;
 mod script;
+mod script_content;
 mod script_graph;
 mod script_import;
+mod script_table;
 mod time;
 mod watch;
 
@@ -67,9 +70,17 @@ enum Command {
         file: PathBuf,
     },
     /// Reads calls, one a line, and prints the code of each.
-    Script,
+    Script {
+        /// Begins without a context.
+        #[arg(long)]
+        bare: bool,
+    },
     /// Allocates until it has `count` blocks or CUDA refuses one.
     Allocate(allocate::Allocate),
+    /// Leaves a pattern in GPU memory.
+    Leave(residue::Leave),
+    /// Searches GPU memory for what another program has left.
+    Search(residue::Search),
     /// Launches kernels, and prints for which part of the time they ran.
     Launch(launch::Launch),
     /// Calls something many times, and prints nanoseconds of a call.
@@ -105,7 +116,11 @@ fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     }
     // SAFETY: loading CUDA's library runs its constructors, as in every CUDA program.
     let cuda = unsafe { Library::new(&arguments.library) }?;
-    match (arguments.command, begin(&cuda)) {
+    let begun = match arguments.command {
+        Command::Script { bare: true } => cuda!(cuda, cuInit(0 => c_uint)),
+        _ => begin(&cuda),
+    };
+    match (arguments.command, begun) {
         (Command::Allocate(allocate::Allocate { all: false, .. }), Err(Failed(_, code))) => {
             // without memory for a context there is none for a block
             println!("granted=0 code={code}");
@@ -116,8 +131,10 @@ fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
         (Command::Show, Ok(())) => Ok(show(&cuda)?),
         (Command::Watch, Ok(())) => watch::run(&cuda),
         (Command::Routes { v1 }, Ok(())) => routes(&cuda, v1),
-        (Command::Script, Ok(())) => script::run(&cuda),
+        (Command::Script { .. }, Ok(())) => script::run(&cuda),
         (Command::Allocate(wanted), Ok(())) => allocate::run(&cuda, &wanted),
+        (Command::Leave(wanted), Ok(())) => residue::leave(&cuda, &wanted),
+        (Command::Search(wanted), Ok(())) => residue::search(&cuda, &wanted),
         (Command::Launch(wanted), Ok(())) => Ok(launch::run(&cuda, &wanted)?),
         (Command::Time(wanted), Ok(())) => Ok(time::run(&cuda, wanted)?),
     }

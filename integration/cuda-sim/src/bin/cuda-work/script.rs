@@ -14,8 +14,10 @@ use libloading::Library;
 use crate::{
     Failed,
     allocate::{Block, Kind, allocate, free},
+    script_content,
     script_graph::Graphs,
     script_import::Imports,
+    script_table,
 };
 
 /// What the calls have created, by the number that the caller chose. It stays after it was freed, so that it can be freed again.
@@ -131,6 +133,12 @@ impl Script<'_> {
                     self.contexts.insert(number(1).unwrap_or(0), context);
                 })
             }
+            "table-context" => script_table::create_context(cuda).map(|context| {
+                self.contexts.insert(number(1).unwrap_or(0), context);
+            }),
+            "table-alloc" => script_table::allocate(cuda, size(2)?).map(|pointer| {
+                self.blocks.insert(number(1).unwrap_or(0), Block::Pointer(pointer));
+            }),
             "use" => {
                 let context = *self.contexts.get(&number(1)?)?;
                 cuda!(cuda, cuCtxSetCurrent(context => *mut c_void))
@@ -146,9 +154,19 @@ impl Script<'_> {
             _ => {
                 let blocks = &mut self.blocks;
                 let answer = self.graphs.call(cuda, blocks, words);
-                return answer.or_else(|| self.imports.call(cuda, &mut self.blocks, words));
+                let answer = answer.or_else(|| self.imports.call(cuda, &mut self.blocks, words));
+                return answer.or_else(|| script_content::call(cuda, |block| self.pointer(block), words));
             }
         })
+    }
+
+    /// The address of a block; of memory with a handle, where it is mapped.
+    fn pointer(&self, block: u64) -> Option<u64> {
+        match *self.blocks.get(&block)? {
+            Block::Pointer(pointer) | Block::Stream(pointer) | Block::Graph(_, _, pointer) => Some(pointer),
+            Block::Handle(_) => self.mapped.get(&block).map(|(at, _)| *at),
+            Block::Array(_) | Block::Mipmap(_) => None,
+        }
     }
 
     fn allocate_from(&mut self, block: u64, pool: u64, bytes: usize) -> Result<(), Failed> {

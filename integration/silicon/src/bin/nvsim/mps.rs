@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
-use silicon::mps::{CLIENT, CONTROL};
+use silicon::mps::{CLIENT, CONNECTED, CONTROL};
 
 /// Name of the file with the daemon's process id in the pipe directory.
 const PID_FILE: &str = "nvidia-cuda-mps-control.pid";
@@ -138,12 +138,13 @@ fn serve(mut stream: UnixStream, state: &Mutex<State>) -> io::Result<()> {
 /// A client stays connected while it uses the GPU.
 fn client(mut stream: UnixStream, state: &Mutex<State>) -> io::Result<()> {
     let peer = getsockopt(&stream, PeerCredentials)?;
-    {
+    let threads = {
         let mut state = lock(state);
         state.start_server(peer.uid())?;
         state.clients.insert(peer.pid(), stream.try_clone()?);
-    }
-    stream.write_all(b"connected\n")?;
+        state.threads().to_owned()
+    };
+    writeln!(stream, "{CONNECTED} {threads}")?;
     let _ = stream.read(&mut [0; 1]);
     lock(state).clients.remove(&peer.pid());
     Ok(())
@@ -180,6 +181,11 @@ impl State {
         None
     }
 
+    /// Default percentage of threads.
+    fn threads(&self) -> &str {
+        self.threads.as_deref().unwrap_or("100.0")
+    }
+
     fn answer(&mut self, line: &str) -> String {
         let mut words = line.split_whitespace();
         let (command, rest) = (words.next().unwrap_or_default(), words.collect::<Vec<_>>());
@@ -205,7 +211,7 @@ impl State {
                 format!("{percent}\n")
             }
             ("get_default_active_thread_percentage", []) => {
-                format!("{}\n", self.threads.as_deref().unwrap_or("100.0"))
+                format!("{}\n", self.threads())
             }
             ("set_default_device_pinned_mem_limit", [device, limit]) => {
                 self.memory.insert((*device).to_owned(), (*limit).to_owned());

@@ -1,5 +1,6 @@
 //! The GPUs and processes that NVML shows to this process.
 
+use nvml_wrapper::enum_wrappers::device::{ComputeMode, EccCounter, MemoryError, TemperatureSensor};
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
@@ -17,12 +18,41 @@ pub struct Gpu {
     pub uuid: String,
     /// Memory; none if NVML does not show it.
     pub memory: Option<Memory>,
-    /// Percent of time; none if NVML does not show it.
-    pub utilization: Option<u32>,
+    /// What else NVML shows of it.
+    pub readings: Readings,
     /// MIG devices.
     pub instances: Vec<Instance>,
     /// Processes.
     pub processes: Vec<Process>,
+}
+
+/// What NVML shows of a GPU; none is what it does not show.
+#[derive(Default)]
+pub struct Readings {
+    /// Serial number of the board.
+    pub serial: Option<String>,
+    /// PCI address.
+    pub address: Option<String>,
+    /// CUDA compute capability.
+    pub capability: Option<String>,
+    /// Percent of time with a kernel, and with memory access.
+    pub utilization: Option<(u32, u32)>,
+    /// Power in milliwatts.
+    pub power: Option<u32>,
+    /// Most power in milliwatts.
+    pub power_limit: Option<u32>,
+    /// Degrees Celsius.
+    pub temperature: Option<u32>,
+    /// Compute mode.
+    pub compute_mode: Option<&'static str>,
+    /// Persistence mode is on.
+    pub persistence: Option<bool>,
+    /// Accounting mode is on.
+    pub accounting: Option<bool>,
+    /// MIG mode is on, and will be after a reset.
+    pub mig: Option<(bool, bool)>,
+    /// Uncorrected ECC errors since the last reset.
+    pub ecc_errors: Option<u64>,
 }
 
 /// Memory of a device in MiB.
@@ -80,12 +110,35 @@ pub fn read(nvml: &Nvml) -> Result<Vec<Gpu>, NvmlError> {
             name: gpu.name()?,
             uuid: gpu.uuid()?,
             memory: memory(&gpu),
-            utilization: gpu.utilization_rates().ok().map(|rates| rates.gpu),
+            readings: readings(&gpu),
             instances: instances(&gpu)?,
             processes: processes(nvml, &gpu)?,
         })
     };
     (0..nvml.device_count()?).map(gpu).collect()
+}
+
+fn readings(gpu: &Device<'_>) -> Readings {
+    let mode = |mode| match mode {
+        ComputeMode::Default => "Default",
+        ComputeMode::ExclusiveThread => "Exclusive_Thread",
+        ComputeMode::Prohibited => "Prohibited",
+        ComputeMode::ExclusiveProcess => "Exclusive_Process",
+    };
+    Readings {
+        serial: gpu.serial().ok(),
+        address: gpu.pci_info().ok().map(|pci| pci.bus_id),
+        capability: gpu.cuda_compute_capability().ok().map(|of| format!("{}.{}", of.major, of.minor)),
+        utilization: gpu.utilization_rates().ok().map(|rates| (rates.gpu, rates.memory)),
+        power: gpu.power_usage().ok(),
+        power_limit: gpu.enforced_power_limit().ok(),
+        temperature: gpu.temperature(TemperatureSensor::Gpu).ok(),
+        compute_mode: gpu.compute_mode().ok().map(mode),
+        persistence: gpu.is_in_persistent_mode().ok(),
+        accounting: gpu.is_accounting_enabled().ok(),
+        mig: gpu.mig_mode().ok().map(|mode| (mode.current == 1, mode.pending == 1)),
+        ecc_errors: gpu.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile).ok(),
+    }
 }
 
 fn memory(device: &Device<'_>) -> Option<Memory> {

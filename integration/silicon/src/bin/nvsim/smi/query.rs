@@ -38,6 +38,20 @@ impl Format {
 /// A field: its name in the header, its unit, and its value.
 type Field<T> = (&'static str, &'static str, fn(&T) -> String);
 
+/// A reading, if NVML shows it.
+fn shown(value: Option<impl ToString>) -> String {
+    value.map_or(UNKNOWN.to_owned(), |value| value.to_string())
+}
+
+fn switch(on: Option<bool>) -> String {
+    shown(on.map(|on| if on { "Enabled" } else { "Disabled" }))
+}
+
+/// Watts of so many milliwatts.
+fn watts(milliwatts: Option<u32>) -> String {
+    shown(milliwatts.map(|power| format!("{}.{:02}", power / 1000, power % 1000 / 10)))
+}
+
 /// Fields of a GPU.
 fn of_gpu(name: &str) -> Option<Field<Gpu>> {
     fn memory(gpu: &Gpu, value: fn(&Memory) -> u64) -> String {
@@ -50,8 +64,30 @@ fn of_gpu(name: &str) -> Option<Field<Gpu>> {
         "memory.total" => ("memory.total", "MiB", |gpu| memory(gpu, |m| m.total)),
         "memory.used" => ("memory.used", "MiB", |gpu| memory(gpu, |m| m.used)),
         "memory.free" => ("memory.free", "MiB", |gpu| memory(gpu, |m| m.free)),
-        "utilization.gpu" => {
-            ("utilization.gpu", "%", |gpu| gpu.utilization.map_or(UNKNOWN.to_owned(), |percent| percent.to_string()))
+        _ => return of_readings(name),
+    })
+}
+
+/// Fields of a GPU's readings.
+fn of_readings(name: &str) -> Option<Field<Gpu>> {
+    Some(match name {
+        "serial" | "gpu_serial" => ("serial", "", |gpu| shown(gpu.readings.serial.as_ref())),
+        "pci.bus_id" | "gpu_bus_id" => ("pci.bus_id", "", |gpu| shown(gpu.readings.address.as_ref())),
+        "compute_cap" => ("compute_cap", "", |gpu| shown(gpu.readings.capability.as_ref())),
+        "utilization.gpu" => ("utilization.gpu", "%", |gpu| shown(gpu.readings.utilization.map(|(gpu, _)| gpu))),
+        "utilization.memory" => {
+            ("utilization.memory", "%", |gpu| shown(gpu.readings.utilization.map(|(_, memory)| memory)))
+        }
+        "power.draw" => ("power.draw", "W", |gpu| watts(gpu.readings.power)),
+        "power.limit" => ("power.limit", "W", |gpu| watts(gpu.readings.power_limit)),
+        "temperature.gpu" => ("temperature.gpu", "", |gpu| shown(gpu.readings.temperature)),
+        "compute_mode" => ("compute_mode", "", |gpu| shown(gpu.readings.compute_mode)),
+        "persistence_mode" => ("persistence_mode", "", |gpu| switch(gpu.readings.persistence)),
+        "accounting.mode" => ("accounting.mode", "", |gpu| switch(gpu.readings.accounting)),
+        "mig.mode.current" => ("mig.mode.current", "", |gpu| switch(gpu.readings.mig.map(|(current, _)| current))),
+        "mig.mode.pending" => ("mig.mode.pending", "", |gpu| switch(gpu.readings.mig.map(|(_, pending)| pending))),
+        "ecc.errors.uncorrected.volatile.total" => {
+            ("ecc.errors.uncorrected.volatile.total", "", |gpu| shown(gpu.readings.ecc_errors))
         }
         _ => return None,
     })
@@ -63,6 +99,9 @@ fn of_process<'g>(name: &str) -> Option<Field<(&'g Gpu, &'g Process)>> {
         "pid" => ("pid", "", |(_, process)| process.pid.to_string()),
         "name" | "process_name" => ("process_name", "", |(_, process)| process.name.clone()),
         "gpu_uuid" => ("gpu_uuid", "", |(gpu, _)| gpu.uuid.clone()),
+        "gpu_name" => ("gpu_name", "", |(gpu, _)| gpu.name.clone()),
+        "gpu_bus_id" => ("gpu_bus_id", "", |(gpu, _)| shown(gpu.readings.address.as_ref())),
+        "gpu_serial" => ("gpu_serial", "", |(gpu, _)| shown(gpu.readings.serial.as_ref())),
         "used_memory" | "used_gpu_memory" => {
             ("used_gpu_memory", "MiB", |(_, process)| process.memory.map_or(UNKNOWN.to_owned(), |mib| mib.to_string()))
         }
@@ -103,6 +142,7 @@ fn lines<T>(rows: &[T], fields: &[Field<T>], format: &Format) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::gpu::Readings;
     use super::*;
 
     fn gpu() -> Gpu {
@@ -111,7 +151,7 @@ mod tests {
             name: "H".to_owned(),
             uuid: "GPU-1".to_owned(),
             memory: Some(Memory { total: 80, used: 10, free: 70 }),
-            utilization: None,
+            readings: Readings { power: Some(62_050), mig: Some((false, true)), ..Readings::default() },
             instances: Vec::new(),
             processes: vec![Process { pid: 7, name: "work".to_owned(), memory: Some(3), instance: None }],
         }
@@ -126,6 +166,8 @@ mod tests {
         assert_eq!(query("csv"), "name, uuid, memory.used [MiB], utilization.gpu [%]\nH, GPU-1, 10 MiB, [N/A]\n");
         assert_eq!(query("csv,noheader,nounits"), "H, GPU-1, 10, [N/A]\n");
         let format = Format::parse(Some("csv")).unwrap();
+        let modes = gpus(&[gpu()], "power.draw,mig.mode.pending,accounting.mode", &format).unwrap();
+        assert_eq!(modes, "power.draw [W], mig.mode.pending, accounting.mode\n62.05 W, Enabled, [N/A]\n");
         let apps = processes(&[gpu()], "pid,used_memory", &format).unwrap();
         assert_eq!(apps, "pid, used_gpu_memory [MiB]\n7, 3 MiB\n");
     }

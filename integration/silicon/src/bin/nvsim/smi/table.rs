@@ -16,14 +16,22 @@ pub fn summary(nvml: &Nvml, gpus: &[Gpu]) -> Result<String, NvmlError> {
     let cuda = nvml.sys_cuda_driver_version()?;
     let cuda = format!("{}.{}", cuda / 1000, cuda % 1000 / 10);
     let title = format!("NVIDIA-SMI {driver:<22} Driver Version: {driver:<14} CUDA Version: {cuda}");
-    let header = format!("{:>3}  {:<44} {:>20} {:>14}", "GPU", "Name", "Memory-Usage", "GPU-Util");
+    let columns = |index: &str, name: &str, [temperature, power, memory, utilization]: [&str; 4]| {
+        line(&format!("{index:>3}  {name:<40.40} {temperature:>4} {power:>6} {memory:>20} {utilization:>8}"))
+    };
+    let header = columns("GPU", "Name", ["Temp", "Power", "Memory-Usage", "GPU-Util"]);
     let own = |gpu: &Gpu| {
-        let utilization = gpu.utilization.map_or("N/A".to_owned(), |percent| format!("{percent}%"));
-        line(&format!("{:>3}  {:<44} {:>20} {utilization:>14}", gpu.index, gpu.name, usage(gpu.memory.as_ref())))
+        let reading = |value: Option<u32>, unit: &str| value.map_or("N/A".to_owned(), |value| format!("{value}{unit}"));
+        let temperature = reading(gpu.readings.temperature, "C");
+        let power = reading(gpu.readings.power.map(|milliwatts| milliwatts / 1000), "W");
+        let utilization = reading(gpu.readings.utilization.map(|(gpu, _)| gpu), "%");
+        let memory = usage(gpu.memory.as_ref());
+        let values = [&temperature, &power, &memory, &utilization].map(String::as_str);
+        columns(&gpu.index.to_string(), &gpu.name, values)
     };
     let instances = |gpu: &Gpu| -> String {
-        let row =
-            |mig: &super::gpu::Instance| line(&format!("     {:<44} {:>20}", mig.label(), usage(mig.memory.as_ref())));
+        // NVML shows no power and no utilisation of a MIG device
+        let row = |mig: &super::gpu::Instance| columns("", &mig.label(), ["", "", &usage(mig.memory.as_ref()), ""]);
         gpu.instances.iter().map(row).collect()
     };
     let devices: String = gpus.iter().map(|gpu| own(gpu) + &instances(gpu)).collect();
@@ -35,16 +43,8 @@ pub fn summary(nvml: &Nvml, gpus: &[Gpu]) -> Result<String, NvmlError> {
         gpus.iter().flat_map(|gpu| gpu.processes.iter().map(|process| row(gpu.index, process))).collect();
     let processes = if processes.is_empty() { line("No running processes found") } else { processes };
     let border = format!("+{}+\n", "-".repeat(WIDTH));
-    let parts = [
-        line(&title),
-        border.clone(),
-        line(&header),
-        devices,
-        border.clone(),
-        line("Processes:"),
-        line(&heading),
-        processes,
-    ];
+    let parts =
+        [line(&title), border.clone(), header, devices, border.clone(), line("Processes:"), line(&heading), processes];
     Ok(border.clone() + &parts.concat() + &border)
 }
 
