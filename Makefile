@@ -42,8 +42,8 @@ test: tools runtimes zig build ## all tests: unit, property, lab, end to end
 end-to-end: labs ## the end-to-end tests, in LABS labs at once; TEST='demo::' for some
 	CARGO='$(CARGO)' integration/tools/end-to-end $(LABS) --skip virtual_cluster:: $(TEST)
 
-virtual-clusters: tools build ## the end-to-end tests of virtual clusters, with the real vCluster (builds it once, seven minutes)
-	@integration/tools/build $(VCLUSTER) vcluster-0.36.0
+virtual-clusters: tools build ## the end-to-end tests of virtual clusters, with the real vCluster and Flux (builds them once, fourteen minutes)
+	@integration/tools/build $(VCLUSTER) vcluster-0.36.0 $(FLUX)
 	$(MAKE) labs LABS=$(VIRTUAL_LABS)
 	GPUTENANCY_LABS=$(VIRTUAL_LABS) CARGO='$(CARGO)' integration/tools/end-to-end $(VIRTUAL_LABS) virtual_cluster::
 
@@ -51,6 +51,7 @@ check: fmt-check unit ## the fast subset: formatting, and every test that needs 
 
 # vCluster takes longer to build than most measurements
 VCLUSTER := vcluster vcluster-chart kine
+FLUX := helm-controller source-controller chart-server flux-crds
 PEERS := $(if $(BENCH),$(if $(filter virtual-clusters,$(BENCH)),$(VCLUSTER) vclusterctl,$(if $(filter virtual-clusters-fleet,$(BENCH)),vcluster-chart,capsule)),capsule $(VCLUSTER) vclusterctl)
 
 ifeq ($(BENCH),decoding)
