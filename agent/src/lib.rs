@@ -21,6 +21,7 @@ pub mod incidents;
 pub mod kubelet;
 pub mod metrics;
 pub mod mps;
+pub mod overdue;
 pub mod partition;
 mod pod_watch;
 pub mod refusal;

@@ -44,6 +44,7 @@ pub struct Metrics {
     lost_devices: Counter,
     hidden_variables: Counters<2>,
     unchecked_environments: Gauge,
+    stopped_after_deadline: Counter,
     processes: Series<4>,
     pods: Series<1>,
     unlisted_processes: Series<1>,
@@ -149,6 +150,11 @@ impl Default for Metrics {
                 r,
                 "unchecked_environments",
                 "Containers with envFrom that are not checked yet",
+            ),
+            stopped_after_deadline: register(
+                r,
+                "stopped_after_deadline",
+                "Containers that were killed because they outlived the deletion of their pod",
             ),
             processes: series(r, "processes", "Processes that NVML lists, by GPU and container"),
             pods: series(r, "gpu_pods", "Pods with a device of a GPU"),
@@ -386,6 +392,11 @@ impl Metrics {
     /// Containers with `envFrom` that are not checked.
     pub fn set_unchecked_environments(&self, count: i64) {
         self.unchecked_environments.set(count);
+    }
+
+    /// A container outlived the deletion of its pod and was killed.
+    pub fn stopped_after_deadline(&self) {
+        self.stopped_after_deadline.inc();
     }
 
     /// Missing rights.

@@ -1,4 +1,5 @@
-//! Watch of the pods on this node: their device requests, their containers with `envFrom`, and the limits that other products give them.
+//! Watch of the pods on this node: their device requests, their containers with `envFrom`, the limits that other products give them, and
+//! those that are deleted.
 
 use std::{collections::BTreeMap, time::Instant};
 
@@ -17,6 +18,7 @@ use crate::{
     enforcement::{OtherLimits, PodCompute},
     environment::EnvFromContainers,
     kubelet::requests::{PodRequests, pod_name},
+    overdue::TerminatingPods,
     seen_pods::SeenPods,
     watch_backoff,
 };
@@ -28,14 +30,14 @@ pub async fn watch(
     requests: &watch::Sender<Option<PodRequests>>,
     containers: &watch::Sender<EnvFromContainers>,
     limits: &watch::Sender<OtherLimits>,
-    compute: &watch::Sender<Option<PodCompute>>,
+    (compute, terminating): (&watch::Sender<Option<PodCompute>>, &watch::Sender<TerminatingPods>),
     seen: &SeenPods,
 ) {
     let config = watcher::Config::default().fields(&format!("spec.nodeName={node}")).streaming_lists();
     let mut events = watcher(Api::<Pod>::all(client), config).backoff(watch_backoff()).boxed();
     let (mut listed_requests, mut listed_containers) = (PodRequests::default(), EnvFromContainers::default());
     let (mut listed_pods, mut listed_limits) = (BTreeMap::new(), OtherLimits::default());
-    let mut listed_compute = PodCompute::default();
+    let (mut listed_compute, mut listed_terminating) = (PodCompute::default(), TerminatingPods::default());
     let mut warned = false;
     while let Some(event) = events.next().await {
         match event {
@@ -43,7 +45,7 @@ pub async fn watch(
                 (listed_requests, listed_containers) = (PodRequests::default(), EnvFromContainers::default());
                 listed_pods.clear();
                 listed_limits = OtherLimits::default();
-                listed_compute = PodCompute::default();
+                (listed_compute, listed_terminating) = (PodCompute::default(), TerminatingPods::default());
             }
             Ok(Event::InitApply(pod)) => {
                 listed_pods.extend(pod.uid().map(|uid| (uid, pod_name(&pod))));
@@ -51,6 +53,7 @@ pub async fn watch(
                 listed_containers.apply(&pod);
                 listed_limits.apply(&pod);
                 listed_compute.apply(&pod);
+                listed_terminating.apply(&pod);
             }
             // a list has no times: after a broken watch, all its pods count as bound just now
             Ok(Event::InitDone) => {
@@ -58,6 +61,7 @@ pub async fn watch(
                 containers.send_replace(std::mem::take(&mut listed_containers));
                 limits.send_replace(std::mem::take(&mut listed_limits));
                 compute.send_replace(Some(std::mem::take(&mut listed_compute)));
+                terminating.send_replace(std::mem::take(&mut listed_terminating));
                 seen.are(std::mem::take(&mut listed_pods));
             }
             Ok(Event::Apply(pod)) => {
@@ -66,6 +70,7 @@ pub async fn watch(
                 containers.send_if_modified(|containers| containers.apply(&pod));
                 limits.send_if_modified(|limits| limits.apply(&pod));
                 compute.send_if_modified(|known| known.as_mut().is_some_and(|c| c.apply(&pod)));
+                terminating.send_if_modified(|known| known.apply(&pod));
             }
             Ok(Event::Delete(pod)) => {
                 seen.deleted(pod.metadata.uid.as_deref().unwrap_or_default());
@@ -73,6 +78,7 @@ pub async fn watch(
                 containers.send_if_modified(|containers| containers.delete(&pod));
                 limits.send_if_modified(|limits| limits.delete(&pod));
                 compute.send_if_modified(|known| known.as_mut().is_some_and(|c| c.delete(&pod)));
+                terminating.send_if_modified(|known| known.delete(&pod));
             }
             Err(error) if !warned => {
                 tracing::warn!(%error, "watch of this node's pods failed; pods that are being bound may fail when devices are withdrawn");

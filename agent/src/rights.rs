@@ -24,12 +24,14 @@ pub const TABLE: &[Line] = &[
         "nodes/status",
         "lowering that count before devices are removed; kubelet lags up to ten seconds",
     ),
-    Line::new(&["watch"], "", "pods", "waiting for pods that are being bound to its node")
-        .only_for("pods that are being bound while devices are withdrawn, and containers with hidden variables"),
+    Line::new(&["watch"], "", "pods", "pods that are being bound to its node, or that are deleted and do not end")
+        .only_for(
+            "pods that are being bound while devices are withdrawn, containers with hidden variables, and containers of deleted pods",
+        ),
     Line::new(&["list", "watch"], "node.k8s.io", "runtimeclasses", "which pods run in a sandbox, such as gVisor")
         .only_for("sandboxes whose RuntimeClass has another name than its handler"),
-    Line::new(&["get"], OURS, "gpugrants", "whether a container with hidden variables is a tenant's")
-        .only_for("containers with hidden variables"),
+    Line::new(&["get"], OURS, "gpugrants", "whether a container with hidden variables, or of a deleted pod, is a tenant's")
+        .only_for("containers with hidden variables, and containers of deleted pods"),
     Line::new(&["create"], "events.k8s.io", "events", "why a container was stopped").only_for("events"),
 ];
 

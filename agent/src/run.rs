@@ -48,6 +48,7 @@ use crate::{
         Mps,
         host::{self, Host},
     },
+    overdue::{OverdueStopper, TerminatingPods},
     partition::{PartitionState, Reconciler},
     pod_watch,
     report::{
@@ -108,6 +109,7 @@ struct Channels {
     other_limits: watch::Sender<OtherLimits>,
     compute: watch::Sender<Option<PodCompute>>,
     sizes: watch::Sender<ShareSizes>,
+    terminating: watch::Sender<TerminatingPods>,
 }
 
 /// Runs until SIGTERM or SIGINT.
@@ -184,6 +186,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         () = resizer.run(&channels.sizes) => {}
         () = arbitrate(arbitration) => {}
         () = check_environments(&args, &client, &channels, &metrics) => {}
+        () = stop_overdue(&args, &client, &channels, (&metrics, &publish)) => {}
         () = rights::keep(asking, refused, lacks, metrics.clone()) => {}
         served = endpoints::serve(args.http, health, stop.clone()) => served?,
         () = &mut plugin => {}
@@ -496,8 +499,10 @@ async fn plugin(
 }
 
 async fn watch_pods(args: &Args, client: &Client, channels: &Channels, seen: &SeenPods) {
-    let Channels { requests, containers, other_limits, compute, .. } = channels;
-    pod_watch::watch(client.clone(), &args.plugin.node_name, requests, containers, other_limits, compute, seen).await;
+    let Channels { requests, containers, other_limits, compute, terminating, .. } = channels;
+    let node = &args.plugin.node_name;
+    let more = (compute, terminating);
+    pod_watch::watch(client.clone(), node, requests, containers, other_limits, more, seen).await;
 }
 
 /// Checks the variables of containers, if enabled.
@@ -506,7 +511,7 @@ async fn check_environments(args: &Args, client: &Client, channels: &Channels, m
     let checker = EnvironmentChecker {
         enforcement,
         capabilities: args.driver_capabilities.clone(),
-        runtime: Runtime::new(&args.plugin.host_root, args.runtime_socket.as_deref()),
+        runtime: runtime(args),
         pod_resources: args.plugin.pod_resources_socket(),
         view: channels.view.subscribe(),
         client: client.clone(),
@@ -514,6 +519,23 @@ async fn check_environments(args: &Args, client: &Client, channels: &Channels, m
         metrics: metrics.clone(),
     };
     checker.run(channels.containers.subscribe()).await;
+}
+
+/// Stops what outlives the deletion of its pod.
+async fn stop_overdue(
+    args: &Args,
+    client: &Client,
+    channels: &Channels,
+    (metrics, publish): (&Metrics, &event::Publish),
+) {
+    let (client, publish, metrics) = (client.clone(), publish.clone(), metrics.clone());
+    let stopper = OverdueStopper { runtime: runtime(args), client, publish, metrics };
+    stopper.run(channels.terminating.subscribe()).await;
+}
+
+/// The container runtime of this node.
+fn runtime(args: &Args) -> Runtime {
+    Runtime::new(&args.plugin.host_root, args.runtime_socket.as_deref())
 }
 
 /// The simulated driver keeps its state below its own root.

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
+use crate::{Fraction, MemoryText};
+
 /// What pods of one namespace may request. Written by the operator only.
 #[derive(CustomResource, KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq)]
 #[kube(
@@ -82,10 +84,29 @@ pub struct GrantedProfile {
     pub resource_name: String,
     /// Devices that the team is guaranteed over all its namespaces.
     pub budget: i32,
+    /// Size of a device, where the profile is a fraction. Annotations `gpu-fraction` and `gpu-memory` of pods choose the profile by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fraction: Option<FractionSize>,
     /// What a user must accept as normal.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub expected: String,
     /// What counts as an incident of the platform.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub incident: String,
+}
+
+/// Size of a fraction.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct FractionSize {
+    /// Memory of one device, a quantity of bytes such as `10Gi`.
+    pub memory: MemoryText,
+    /// Part of the GPU's time, in percent.
+    pub compute: i32,
+}
+
+impl From<&Fraction> for FractionSize {
+    fn from(fraction: &Fraction) -> Self {
+        Self { memory: fraction.memory.clone(), compute: fraction.compute }
+    }
 }

@@ -223,7 +223,7 @@ pub struct TenantNamespace {
     /// Name of the namespace.
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
-    /// Adopt the namespace if it exists and belongs to no tenant. An adopted namespace is released, not deleted, with the tenant.
+    /// Adopt the namespace if it exists, belongs to no tenant and has the label gputenancy.io/adoptable=true. An adopted namespace is released, not deleted, with the tenant.
     #[serde(default)]
     pub adopt: bool,
 }

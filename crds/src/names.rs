@@ -7,6 +7,8 @@ pub const TENANT_LABEL: &str = "gputenancy.io/tenant";
 /// Label on namespaces of the platform, such as ingress controllers and monitoring. Value `true`: their pods may connect to isolated
 /// tenants.
 pub const REACHES_TENANTS_LABEL: &str = "gputenancy.io/reaches-tenants";
+/// Label on namespaces of no tenant. Value `true`: a tenant with `adopt: true` for the namespace may adopt it. The operator cannot set it.
+pub const ADOPTABLE_LABEL: &str = "gputenancy.io/adoptable";
 /// Label on Nodes and `GpuNode`s: name of their pool.
 pub const POOL_LABEL: &str = "gputenancy.io/pool";
 /// Name of the `GpuGrant` in every namespace of a tenant.

@@ -154,7 +154,8 @@ reasons! { CONDITIONS:
     MPS_CLIENTS_NEAR_LIMIT = "MpsClientsNearLimit", "GpuNode", "At least 90 % of the clients that an MPS server takes are connected.", "Use fewer processes per pod, or fewer shares of the GPU.";
     MPS_DAEMON_DOWN = "MpsDaemonDown", "GpuNode", "The MPS daemon of a GPU has ended; its shares are withdrawn until it runs again.", "The agent restarts it. Delete the pods that the message names if their programs do not end by themselves.";
     MPS_SERVING = "MpsServing", "GpuNode", "The MPS daemons of shared GPUs run.", "None.";
-    NAMESPACE_CONFLICT = "NamespaceConflict", "GpuTenant", "A listed namespace exists and is not the tenant's.", "Have a user with rights on the namespace set adopt: true, or choose another name.";
+    NAMESPACE_CONFLICT = "NamespaceConflict", "GpuTenant", "A listed namespace exists and is not the tenant's.", "Have a user with the right to create RoleBindings in the namespace set adopt: true, and one with the right to update GpuTenants label it gputenancy.io/adoptable=true, or choose another name.";
+    NAMESPACE_NOT_ADOPTABLE = "NamespaceNotAdoptable", "GpuTenant", "spec.namespaces has adopt: true for an existing namespace without the label gputenancy.io/adoptable=true.", "Run the command of the message as a user with the right to update GpuTenants, or choose another name.";
     NAMESPACE_TERMINATING = "NamespaceTerminating", "GpuTenant", "A listed namespace is being deleted.", "Wait; it is created again afterwards.";
     NO_AGENT = "NoAgent", "GpuPool", "No agent has reported from a node of the pool.", "See that the agent's pod runs there.";
     NO_API_SERVER = "NoApiServer", "GpuTenant", "No address of the API server is known, so isolated pods cannot reach it.", "See that Service kubernetes in namespace default has an EndpointSlice.";
@@ -264,6 +265,7 @@ reasons! { EVENTS:
     GHOST_MEMORY = "GhostMemory", "GpuNode", "NVML lists processes that have ended, or more memory in use than its processes hold. A device that a pod owns stays in use. Managed memory of running programs can be the cause.", "Find programs with /dev/nvidia* open on the node, such as lsof lists them, and end them; if there are none and the memory stays after the pods of the device have ended, reset the GPU.";
     IMAGE_WITHOUT_GLIBC = "ImageWithoutGlibc", "Pod", "The container of a limited share has musl and no glibc: CUDA and the library that limits memory cannot be loaded there.", "Use an image with glibc 2.17 or newer, such as Debian, Ubuntu or UBI.";
     SANDBOX_NOT_LIMITED = "SandboxNotLimited", "Pod", "The pod runs in a sandbox such as gVisor or Kata, which does not get the library that limits memory.", "Run the pod without the RuntimeClass, or use a MIG instance or a whole GPU. GpuPool.spec.enforcement.minimum: Software refuses such pods.";
+    STOPPED_AFTER_DEADLINE = "StoppedAfterDeadline", "Pod", "Containers of a deleted pod with a GPU ran 30 seconds longer than its grace period, and the agent killed them.", "Correct postStart and preStop hooks that do not end, such as by a timeout in their command.";
     UNEXPLAINED_MEMORY = "UnexplainedMemory", "GpuNode", "Memory of a device is in use and no process uses it. It gets no new pods until the memory is free.", "Find programs with /dev/nvidia* open on the node, such as lsof lists them, and end them; if there are none, reset the GPU.";
     MPS_DAEMON_ENDED = "MpsDaemonEnded", "GpuNode, Pod", "The MPS daemon of a GPU has ended, and with it the CUDA contexts of all pods with shares of the GPU.", "The agent restarts it. Delete pods whose programs do not end by themselves.";
     NAMESPACE_ADOPTED = "NamespaceAdopted", "GpuTenant", "An existing namespace was adopted.", "None.";
@@ -302,6 +304,7 @@ table! { LABELS:
     names::LAYOUT_STATE_LABEL, "Node", "steady, changing or failed.", "Written by the operator.";
     names::ENFORCEMENT_LABEL, "Node", "Weakest means that limits the memory of devices on the node: Hardware (MIG and whole GPUs), Driver, Server (MPS), Software or None.", "Written by the operator. With None see the condition MemoryLimited of the GpuNode.";
     names::CANARY_LABEL, "Pod", "Profile that the canary pod verifies.", "Written by the operator.";
+    names::ADOPTABLE_LABEL, "Namespace", "With true: a tenant with adopt: true for the namespace may adopt it.", "Set it on a namespace before its adoption; requires the right to update GpuTenants. The operator cannot set it.";
     "gputenancy.io/retained-from", "Namespace", "Tenant that no longer lists the namespace.", "Written by the operator.";
     "gputenancy.io/aggregate-to-tenant-owner", "ClusterRole", "With true: the rules are added to those of tenant owners.", "Set it on a ClusterRole of your own.";
     "gputenancy.io/aggregate-to-viewer", "ClusterRole", "With true: the rules are added to gputenancy:viewer, editor and admin.", "Set it on a ClusterRole of your own.";

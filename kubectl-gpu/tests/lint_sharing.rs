@@ -230,6 +230,23 @@ fn lint_reports_annotations_of_fractions() {
 }
 
 #[test]
+fn lint_accepts_annotations_of_the_size_of_a_granted_fraction() {
+    let team = TEAM.replace("count: 4}]", "count: 4}, {profile: half, count: 2}]");
+    let annotated = |annotation: &str| found(&[&team, &pod(&format!(", annotations: {{{annotation}}}"), &[""])]);
+    for annotation in ["gpu-fraction: '0.5'", "gpu-memory: '30720'"] {
+        assert_eq!(annotated(annotation), [], "{annotation}");
+    }
+    for annotation in ["gpu-fraction: '0.3'", "gpu-memory: '30Gi'"] {
+        let all = annotated(annotation);
+        let (_, _, message) = one(&all);
+        let sizes = "in a pod that requests no GPU otherwise, write one annotation that fits exactly one profile: gpu-fraction: \"0.5\" or gpu-memory: \"30720\" (gputenancy.io/half)";
+        assert!(message.contains(sizes), "{message}");
+    }
+    let device = found(&[&team, &pod(", annotations: {gpu-fraction: '0.5'}", &["nvidia.com/gpu: 1"])]);
+    assert!(one(&device).2.contains("are not counted by quotas"), "{device:?}");
+}
+
+#[test]
 fn lint_accepts_the_samples_of_shares() {
     let samples = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("samples/sharing");
     let files = [

@@ -5,7 +5,9 @@ use std::{
     sync::Arc,
 };
 
-use gputenancy_crds::{GpuTenant, Isolation, Price, SharingMode, Support, Trust, names, reasons::Reason};
+use gputenancy_crds::{
+    FractionSize, GpuTenant, Guarantee, Isolation, Price, SharingMode, Support, Trust, names, reasons::Reason,
+};
 use gputenancy_engine::quota::Weight;
 
 /// The fleet at one time.
@@ -86,6 +88,8 @@ pub struct Contract {
     pub support: Support,
     /// Price of one device.
     pub price: Option<Price>,
+    /// Size of one device, where the profile is a fraction.
+    pub fraction: Option<FractionSize>,
 }
 
 /// Result of the plan for a tenant.
@@ -135,8 +139,9 @@ impl FleetView {
     }
 
     fn same_free(&self, old: &Self, tenant: &GpuTenant) -> bool {
-        let free = |view: &Self, profile: &str| view.profiles.get(profile).map(|p| p.free);
-        tenant.spec.gpus.iter().all(|g| free(self, &g.profile) == free(old, &g.profile))
+        // more than the guarantee makes no difference, and in a large fleet that is nearly always free
+        let free = |view: &Self, g: &Guarantee| view.profiles.get(&g.profile).map(|p| p.free.min(g.count));
+        tenant.spec.gpus.iter().all(|g| free(self, g) == free(old, g))
     }
 
     fn same_claims(&self, old: &Self, tenant: &GpuTenant) -> bool {
@@ -237,6 +242,8 @@ mod tests {
             assert!(new.same_catalog(&view()), "edit {n}");
         }
         let mut new = view();
+        new.profiles.insert("mig-1g".into(), profile(1));
+        assert!(new.affected(&view(), &[tenant()]).next().is_none(), "as many as are guaranteed are still free");
         new.profiles.insert("mig-1g".into(), profile(0));
         assert!(new.affected(&view(), &[tenant()]).next().is_some());
         new.resources.insert("nvidia.com/gpu.shared".into());

@@ -12,8 +12,9 @@ use super::violations::{Environment, parse};
 use crate::{
     grpc::{
         proto::runtime::{
-            ContainerState, ContainerStatusRequest, ImageSpec, ImageStatusRequest, StopContainerRequest,
-            image_service_client::ImageServiceClient, runtime_service_client::RuntimeServiceClient,
+            ContainerFilter, ContainerState, ContainerStateValue, ContainerStatusRequest, ImageSpec,
+            ImageStatusRequest, ListContainersRequest, StopContainerRequest, image_service_client::ImageServiceClient,
+            runtime_service_client::RuntimeServiceClient,
         },
         uds,
     },
@@ -32,6 +33,8 @@ const SOCKETS: &[&str] = &[
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest answer, in bytes: also containerd's own limit. It has a container's environment twice as JSON, in which a byte can take six.
 const MAX_ANSWER: usize = 16 << 20;
+/// Label that kubelet gives to the containers of a pod: its UID.
+const POD_UID: &str = "io.kubernetes.pod.uid";
 /// Seconds between SIGTERM and SIGKILL.
 const GRACE: i64 = 2;
 
@@ -57,6 +60,16 @@ pub struct StartedContainer {
     pub too_large: bool,
     /// Names of its image in the runtime, the id first.
     images: Vec<String>,
+    /// Socket of its runtime.
+    socket: PathBuf,
+}
+
+/// A container that runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunningContainer {
+    /// Its name in the pod.
+    pub name: String,
+    id: String,
     /// Socket of its runtime.
     socket: PathBuf,
 }
@@ -117,15 +130,63 @@ impl Runtime {
         Ok(Environment::new())
     }
 
-    /// Stops a container.
+    /// The containers of a pod that run, by the pod's UID. Kubelet does not report a container whose `postStart` hook has not ended.
+    pub async fn running(&self, uid: &str) -> Result<Vec<RunningContainer>, Error> {
+        let sockets: Vec<_> = self.sockets.iter().map(|socket| socket.display().to_string()).collect();
+        let mut answers = Vec::new();
+        for socket in self.sockets.iter().filter(|socket| socket.exists()) {
+            answers.push(running(socket, uid).await);
+        }
+        if answers.is_empty() { Err(Error::NoSocket(sockets.join(", "))) } else { of_all(answers) }
+    }
+
+    /// Stops a container, with SIGKILL after [`GRACE`].
     pub async fn stop(&self, id: &str, container: &StartedContainer) -> Result<(), Error> {
-        let mut client = RuntimeServiceClient::new(channel(&container.socket));
-        let request = StopContainerRequest { container_id: id.to_owned(), timeout: GRACE };
-        match client.stop_container(request).await {
-            Err(status) if status.code() != Code::NotFound => Err(failed(&container.socket, status.message())),
-            _ => Ok(()),
+        stop(&container.socket, id, GRACE).await
+    }
+
+    /// Stops a container with SIGKILL.
+    pub async fn kill(&self, container: &RunningContainer) -> Result<(), Error> {
+        stop(&container.socket, &container.id, 0).await
+    }
+}
+
+/// The containers of all runtimes. Of two runtimes on a node the one without kubelet may not answer; but if the other has no container of
+/// the pod, it may be the one without kubelet.
+fn of_all(answers: Vec<Result<Vec<RunningContainer>, Error>>) -> Result<Vec<RunningContainer>, Error> {
+    let (mut all, mut failure) = (Vec::new(), None);
+    for answer in answers {
+        match answer {
+            Ok(containers) => all.extend(containers),
+            Err(error) => failure = Some(error),
         }
     }
+    match failure {
+        Some(error) if all.is_empty() => Err(error),
+        _ => Ok(all),
+    }
+}
+
+async fn stop(socket: &Path, id: &str, timeout: i64) -> Result<(), Error> {
+    let mut client = RuntimeServiceClient::new(channel(socket));
+    match client.stop_container(StopContainerRequest { container_id: id.to_owned(), timeout }).await {
+        Err(status) if status.code() != Code::NotFound => Err(failed(socket, status.message())),
+        _ => Ok(()),
+    }
+}
+
+async fn running(socket: &Path, uid: &str) -> Result<Vec<RunningContainer>, Error> {
+    let state = ContainerStateValue { state: ContainerState::ContainerRunning.into() };
+    let label_selector = [(POD_UID.to_owned(), uid.to_owned())].into_iter().collect();
+    let request = ListContainersRequest { filter: Some(ContainerFilter { state: Some(state), label_selector }) };
+    let mut client = RuntimeServiceClient::new(channel(socket));
+    let response = client.list_containers(request).await.map_err(|status| failed(socket, status.message()))?;
+    let found = response.into_inner().containers.into_iter();
+    let found = found.map(|container| {
+        let name = container.metadata.map(|metadata| metadata.name).unwrap_or_default();
+        RunningContainer { name, id: container.id, socket: socket.to_owned() }
+    });
+    Ok(found.collect())
 }
 
 async fn container(socket: &Path, id: &str) -> Result<Option<StartedContainer>, Error> {
@@ -178,6 +239,21 @@ mod tests {
         let image = r#"{"chainID": "c", "imageSpec": {"architecture": "amd64", "config": {"Env": ["A=1", "B=2"], "Cmd": ["x"]}}}"#;
         assert_eq!(environment(image, OF_IMAGE).unwrap(), both);
         assert!(environment(r#"{"imageSpec": {"config": {}}}"#, OF_IMAGE).unwrap().is_empty());
+    }
+
+    #[test]
+    fn empty_list_of_one_runtime_does_not_hide_the_error_of_another() {
+        let error = || Err(failed("/run/crio/crio.sock".as_ref(), "connection refused"));
+        let (name, id) = ("main".to_owned(), "0123".to_owned());
+        let main = RunningContainer { name, id, socket: "/run/containerd/containerd.sock".into() };
+        for answers in [vec![Ok(vec![]), error()], vec![error(), Ok(vec![])], vec![error()]] {
+            let message = of_all(answers).unwrap_err().to_string();
+            assert_eq!(message, "the container runtime at /run/crio/crio.sock: connection refused");
+        }
+        for answers in [vec![Ok(vec![main.clone()]), error()], vec![error(), Ok(vec![main.clone()]), Ok(vec![])]] {
+            assert_eq!(of_all(answers).unwrap(), std::slice::from_ref(&main));
+        }
+        assert_eq!(of_all(vec![Ok(vec![]), Ok(vec![])]).unwrap(), []);
     }
 
     #[tokio::test]

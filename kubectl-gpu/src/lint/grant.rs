@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gputenancy_crds::{GpuGrantSpec, GpuProfile, GpuTenant, GrantedProfile};
+use gputenancy_crds::{FractionSize, GpuGrantSpec, GpuProfile, GpuTenant, GrantedProfile};
 use gputenancy_plan::{resource_name, trust_needed};
 use kube::ResourceExt;
 
@@ -40,6 +40,7 @@ pub(super) fn of(world: &World, tenant: &GpuTenant) -> Grant {
             name: profile.name_any(),
             resource_name: resource.clone(),
             budget: guarantee.count,
+            fraction: profile.spec.device.fraction.as_ref().map(FractionSize::from),
             expected: profile.spec.support.expected.clone(),
             incident: profile.spec.support.incident.clone(),
         });

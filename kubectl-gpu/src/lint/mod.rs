@@ -4,6 +4,7 @@
 //! would be left with shares, [`policy`] the admission policies
 //! on objects in tenants' namespaces, and [`kubernetes`] what Kubernetes refuses everywhere.
 
+mod fractions;
 mod grant;
 mod kubernetes;
 mod objects;

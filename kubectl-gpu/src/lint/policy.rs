@@ -8,7 +8,8 @@ use std::{
 use cel::Context;
 use k8s_openapi::{
     api::admissionregistration::v1::{
-        MatchResources, NamedRuleWithOperations, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+        MatchResources, MutatingAdmissionPolicy, NamedRuleWithOperations, ValidatingAdmissionPolicy,
+        ValidatingAdmissionPolicyBinding,
     },
     apimachinery::pkg::apis::meta::v1::LabelSelector,
 };
@@ -30,9 +31,16 @@ pub const DEFAULT: &str = include_str!("../../default-policies.yaml");
 
 type Labels = BTreeMap<String, String>;
 
+/// Name of the mutating policy that fills in pods of tenants.
+const FILLS_IN: &str = "gputenancy-tenant-pod-defaults";
+
 /// Validating admission policies with their bindings.
 #[derive(Clone, Debug, Default)]
-pub struct Policies(Vec<Policy>);
+pub struct Policies {
+    validating: Vec<Policy>,
+    /// Pods are filled in before, so that annotations of fractions are replaced.
+    fills_in: bool,
+}
 
 #[derive(Clone, Debug)]
 struct Policy {
@@ -93,18 +101,28 @@ impl Policies {
             }
         }
         let policies = typed::<ValidatingAdmissionPolicy>(&documents, "ValidatingAdmissionPolicy");
-        Ok(Self(policies.map(|policy| Policy::new(policy, &mut bindings)).collect()))
+        let validating = policies.map(|policy| Policy::new(policy, &mut bindings)).collect();
+        let mut mutating = typed::<MutatingAdmissionPolicy>(&documents, "MutatingAdmissionPolicy");
+        Ok(Self { validating, fills_in: mutating.any(|policy| policy.name_any() == FILLS_IN) })
     }
 
     /// There is none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.validating.is_empty()
+    }
+
+    /// Does the API server fill in pods of tenants before it evaluates these policies?
+    pub(super) fn fill_in_pods(&self) -> bool {
+        self.fills_in
     }
 
     /// The result of the policies for an object that is created.
     pub(super) fn check(&self, request: &Request<'_>) -> Verdict {
         let mut verdict = Verdict::default();
-        self.0.iter().filter(|policy| policy.matches(request)).for_each(|policy| policy.check(request, &mut verdict));
+        self.validating
+            .iter()
+            .filter(|policy| policy.matches(request))
+            .for_each(|policy| policy.check(request, &mut verdict));
         verdict
     }
 }

@@ -6,7 +6,7 @@ use gputenancy_crds::names::TENANT_LABEL;
 use serde_json::{Value, json};
 
 use super::{
-    Options,
+    Options, fractions,
     grant::{self, Grant},
     kubernetes,
     policy::{Policies, Refusal, Request},
@@ -107,9 +107,12 @@ pub(super) fn check(
         if kind != "Pod" {
             check.policies(other, "", &of(object));
         }
-        if let Some((prefix, pod)) = &pod {
-            check.policies(other, prefix, &of(pod));
-            check.add(other, prefix, only_shares(world, &grant, pod));
+        if let Some((prefix, mut pod)) = pod {
+            if options.policies.fill_in_pods() {
+                fractions::convert(&mut pod, &grant.spec);
+            }
+            check.policies(other, prefix, &of(&pod));
+            check.add(other, prefix, only_shares(world, &grant, &pod));
         }
     }
     if !foreign.is_empty() {

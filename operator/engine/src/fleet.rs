@@ -6,7 +6,7 @@ use std::{
 };
 
 use gputenancy_crds::{ChangePhase, GpuNode, GpuPool, GpuProfile, GpuTenant, Partitioner, Vgpu, names};
-use gputenancy_plan::{Cluster, ConflictingOwner, NodeFacts, PodName, TenantFacts, membership};
+use gputenancy_plan::{Cluster, ConflictingOwner, Cursor, NodeFacts, PodName, TenantFacts, membership};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
@@ -50,51 +50,73 @@ pub struct Fleet {
 impl Fleet {
     /// The planner's input without grace period: silent nodes are not supply. Deleted objects are neither supply nor demand.
     pub fn cluster(&self) -> Cluster<'_> {
-        self.planner_input(None)
+        self.planner_input(None).0
     }
 
     /// The planner's input at `now`: a node that has been silent for less than its grace period is still supply, so that a short pause of
     /// kubelet moves no device.
     pub fn cluster_at(&self, now: Timestamp) -> Cluster<'_> {
-        self.planner_input(Some(now))
+        self.planner_input(Some(now)).0
     }
 
-    fn planner_input<'a>(&'a self, now: Option<Timestamp>) -> Cluster<'a> {
+    /// The planner's input at `now`, and the nodes whose agent does not report, with why.
+    pub fn cluster_and_silent(&self, now: Timestamp) -> (Cluster<'_>, BTreeMap<&str, Liveness>) {
+        let (cluster, mut silent) = self.planner_input(Some(now));
+        let mut nodes = Cursor::of(&self.nodes);
+        let without = self.gpu_nodes.keys().filter(|name| nodes.get(name).is_none());
+        silent.extend(without.map(|name| (name.as_str(), self.liveness(name))).filter(|(_, l)| !l.is_alive()));
+        (cluster, silent)
+    }
+
+    fn planner_input<'a>(&'a self, now: Option<Timestamp>) -> (Cluster<'a>, BTreeMap<&'a str, Liveness>) {
         let tenants = self.tenants.iter().filter(|t| t.metadata.deletion_timestamp.is_none());
         let priority = |(name, pod): (&'a PodName, &Arc<SlimPod>)| {
             Some(((&*name.namespace, &*name.name), pod.spec.priority.filter(|p| *p != 0)?))
         };
-        Cluster {
+        let (mut gpu_nodes, mut pods) = (Cursor::of(&self.gpu_nodes), self.agent_pods.as_ref().map(Cursor::of));
+        let (mut nodes, mut silent) = (Vec::with_capacity(self.nodes.len()), Vec::new());
+        for (name, node) in &self.nodes {
+            let pod = pods.as_mut().map(|pods| pods.get(name).copied().unwrap_or(AgentPod::Absent { since: None }));
+            let (facts, liveness) = self.node_facts(name, node, (gpu_nodes.get(name), pod), now);
+            nodes.push(facts);
+            if !liveness.is_alive() {
+                silent.push((name.as_str(), liveness));
+            }
+        }
+        let cluster = Cluster {
             profiles: self.profiles.iter().filter(|p| p.metadata.deletion_timestamp.is_none()).collect(),
             pools: self.active_pools().collect(),
             tenants: tenants.map(|t| tenant_facts(t)).collect(),
-            nodes: self.nodes.iter().map(|(name, node)| self.node_facts(name, node, now)).collect(),
+            nodes,
             priorities: self.pods.iter().filter_map(priority).collect(),
-        }
+        };
+        (cluster, silent.into_iter().collect())
     }
 
     fn active_pools(&self) -> impl Iterator<Item = &GpuPool> {
         self.pools.iter().filter(|p| p.metadata.deletion_timestamp.is_none())
     }
 
-    fn node_facts<'a>(&'a self, name: &'a str, node: &'a SlimNode, now: Option<Timestamp>) -> NodeFacts<'a> {
-        let liveness = self.liveness(name);
+    fn node_facts<'a>(
+        &'a self,
+        name: &'a str,
+        node: &'a SlimNode,
+        (gpus, pod): (Option<&'a Arc<GpuNode>>, Option<AgentPod>),
+        now: Option<Timestamp>,
+    ) -> (NodeFacts<'a>, Liveness) {
+        let liveness = liveness(Some(node), pod, gpus.and_then(|n| n.status.as_ref()));
         let in_grace = || now.is_some_and(|now| !liveness.is_silent_for(GRACE_PERIOD, now));
-        NodeFacts {
-            name,
-            labels: node.labels(),
-            ready: liveness.is_alive() || in_grace(),
-            foreign: self.conflicting_owner(name, node),
-            gpus: self.gpu_nodes.get(name).map(|n| &**n),
-        }
+        let ready = liveness.is_alive() || in_grace();
+        let foreign = self.conflicting_owner(name, node, gpus.map(|n| &**n));
+        (NodeFacts { name, labels: node.labels(), ready, foreign, gpus }, liveness)
     }
 
-    fn conflicting_owner(&self, name: &str, node: &SlimNode) -> Option<ConflictingOwner> {
+    fn conflicting_owner(&self, name: &str, node: &SlimNode, gpu_node: Option<&GpuNode>) -> Option<ConflictingOwner> {
         let (labels, annotations) = (node.labels(), node.annotations());
-        let boards = self.gpu_nodes.get(name).and_then(|n| n.status.as_ref()).map(|s| s.boards.as_slice());
+        let boards = gpu_node.and_then(|n| n.status.as_ref()).map(|s| s.boards.as_slice());
         let vgpu_host = boards.unwrap_or_default().iter().any(|board| board.vgpu == Some(Vgpu::Host));
         let (dra, partitioner) = (self.dra.contains(name), Partitioner::Agent);
-        let newer_release = self.gpu_nodes.get(name).is_some_and(|n| n.spec.is_of_newer_release());
+        let newer_release = gpu_node.is_some_and(|n| n.spec.is_of_newer_release());
         let signs = OwnershipSigns { labels, annotations, dra, vgpu_host, partitioner, newer_release };
         // the pool of the node matters only where there is a sign at all
         conflicting_owner(signs)?;
@@ -120,10 +142,13 @@ impl Fleet {
 
     /// Liveness of a node's agent.
     pub fn liveness(&self, node: &str) -> Liveness {
-        let absent = AgentPod::Absent { since: None };
-        let pod = self.agent_pods.as_ref().map(|pods| pods.get(node).copied().unwrap_or(absent));
         let status = self.gpu_nodes.get(node).and_then(|n| n.status.as_ref());
-        liveness(self.nodes.get(node).map(|n| &**n), pod, status)
+        liveness(self.nodes.get(node).map(|n| &**n), self.agent_pod(node), status)
+    }
+
+    fn agent_pod(&self, node: &str) -> Option<AgentPod> {
+        let absent = AgentPod::Absent { since: None };
+        self.agent_pods.as_ref().map(|pods| pods.get(node).copied().unwrap_or(absent))
     }
 
     /// Is the node ready, and is the status of its agent current?
@@ -132,13 +157,12 @@ impl Fleet {
     }
 
     /// When the next grace period of a silent node ends, or a change there no longer counts for the pool's limit.
-    pub fn next_silence_deadline(&self, now: Timestamp) -> Option<Timestamp> {
-        let deadlines = |name: &String| {
-            let liveness = self.liveness(name);
+    pub fn next_silence_deadline(&self, silent: &BTreeMap<&str, Liveness>, now: Timestamp) -> Option<Timestamp> {
+        let deadlines = |(name, liveness): (&&str, &Liveness)| {
             let slot = self.is_changing(name).then(|| liveness.until(SLOT_TIMEOUT)).flatten();
             [liveness.until(GRACE_PERIOD), slot]
         };
-        self.nodes.keys().flat_map(deadlines).flatten().filter(|end| *end > now).min()
+        silent.iter().flat_map(deadlines).flatten().filter(|end| *end > now).min()
     }
 
     /// Is a change of a GPU of this node in progress?
@@ -180,6 +204,7 @@ pub fn pod_facts(
             controller: controller(fleet, pod),
             do_not_evict: pod.annotations().get(names::DO_NOT_EVICT).is_some_and(|v| v == "true"),
             created: pod.metadata.creation_timestamp.as_ref().map(|at| at.0),
+            started: pod.status.start_time.as_ref().map(|at| at.0),
             noticed: notice.is_some_and(|n| deadline.is_none_or(|d| n.starts_with(&d.to_string()))),
             refused: refusals.get(&uid).cloned(),
             uid,

@@ -132,6 +132,9 @@ pub struct SlimPodStatus {
     /// Pending, Running, Succeeded, Failed.
     #[serde(default)]
     pub phase: String,
+    /// When kubelet accepted the pod; kept of pods with extended resources.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_time: Option<Time>,
     /// Why a canary pod failed as a pod, such as `Evicted`; absent where its container failed. This and what follows is kept of canary
     /// pods only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -384,7 +387,8 @@ pub fn project_pod(pod: &mut SlimPod) {
     }
     let canary = labels.remove_entry(names::CANARY_LABEL);
     if canary.is_none() {
-        pod.status = SlimPodStatus { phase: std::mem::take(&mut pod.status.phase), ..SlimPodStatus::default() };
+        let SlimPodStatus { phase, start_time, .. } = std::mem::take(&mut pod.status);
+        pod.status = SlimPodStatus { phase, start_time, ..SlimPodStatus::default() };
     }
     let queues = QUEUES.iter().filter_map(|key| labels.remove_entry(*key));
     let mut kept: BTreeMap<String, String> = canary.into_iter().chain(queues).collect();
@@ -397,6 +401,9 @@ pub fn project_pod(pod: &mut SlimPod) {
         let requests = std::mem::take(&mut container.resources.requests);
         let devices = requests.into_iter().filter(|(resource, amount)| resource.contains('/') && amount.0 != "0");
         container.resources.requests = devices.take(MOST_RESOURCES).collect();
+    }
+    if pod.spec.containers.iter().chain(&pod.spec.init_containers).all(|c| c.resources.requests.is_empty()) {
+        pod.status.start_time = None;
     }
 }
 

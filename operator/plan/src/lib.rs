@@ -12,6 +12,7 @@
 
 mod assemble;
 pub mod board;
+mod cursor;
 mod explain;
 mod fleet;
 mod input;
@@ -25,6 +26,7 @@ mod search;
 pub mod snapshot;
 mod strategy;
 
+pub use cursor::Cursor;
 pub use explain::explain;
 pub use input::{
     Cluster, Interner, NodeFacts, TenantFacts, has_layout, membership, plain, resource_name, seen, trust_needed,

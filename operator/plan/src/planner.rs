@@ -1,9 +1,12 @@
 //! Planning the whole fleet, again only when its snapshot differs.
 
+use std::collections::BTreeMap;
+
 use crate::{
     assemble, explain,
     fleet::Fleet,
-    input::Cluster,
+    input::{Cluster, Reader},
+    names::{NodeName, PoolName},
     problem::Problem,
     result::Plan,
     search::{self, Layouts},
@@ -27,17 +30,18 @@ pub fn plan(snapshot: &Snapshot) -> Plan {
 /// The last snapshot and its plan.
 #[derive(Debug, Default)]
 pub struct Planner {
+    reader: Reader,
     snapshot: Snapshot,
     plan: Plan,
 }
 
 impl Planner {
-    /// Reads the cluster, plans if it differs from the last one, and reports what in it is invalid.
-    pub fn read(&mut self, cluster: &Cluster<'_>) -> Vec<Problem> {
-        let (snapshot, problems) = Snapshot::read(cluster);
-        if snapshot != self.snapshot {
-            self.plan = plan(&snapshot);
-            self.snapshot = snapshot;
+    /// Reads what has changed in the cluster since the last time, plans if that makes a difference, and reports what in the cluster is
+    /// invalid. `members` is the [`membership`](crate::membership) of the cluster's nodes.
+    pub fn read(&mut self, cluster: &Cluster<'_>, members: &BTreeMap<NodeName, Vec<PoolName>>) -> Vec<Problem> {
+        let (differs, problems) = self.reader.read(cluster, members, &mut self.snapshot);
+        if differs {
+            self.plan = plan(&self.snapshot);
         }
         problems
     }

@@ -42,6 +42,8 @@ pub struct Store<V> {
 struct Objects<V> {
     by_key: BTreeMap<Key, Arc<V>>,
     by_group: BTreeSet<(Box<str>, Key)>,
+    /// Number of writes.
+    version: u64,
 }
 
 impl<V> Clone for Store<V> {
@@ -59,6 +61,13 @@ impl<V> Store<V> {
     /// All objects, in order.
     pub fn state(&self) -> Vec<Arc<V>> {
         self.read().by_key.values().cloned().collect()
+    }
+
+    /// All objects, in order, if any has been written since `version`, which is set to the present one; `None` is older than all.
+    pub fn changed_since(&self, version: &mut Option<u64>) -> Option<Vec<Arc<V>>> {
+        let objects = self.read();
+        let same = version.replace(objects.version) == Some(objects.version);
+        (!same).then(|| objects.by_key.values().cloned().collect())
     }
 
     /// All objects of a namespace.
@@ -119,7 +128,7 @@ impl<K: Resource, V> Writer<K, V> {
     /// A writer with an empty store.
     pub fn new(resource: &'static str, projection: Projection<K, V>) -> Self {
         let (sender, ready) = watch::channel(false);
-        let objects = Arc::new(RwLock::new(Objects { by_key: BTreeMap::new(), by_group: BTreeSet::new() }));
+        let objects = Arc::new(RwLock::new(Objects { by_key: BTreeMap::new(), by_group: BTreeSet::new(), version: 0 }));
         let store = Store { resource, objects, ready };
         Self { store, ready: sender, listed: BTreeMap::new(), projection }
     }
@@ -168,6 +177,7 @@ impl<K: Resource, V> Writer<K, V> {
         let Projection { keep: _, differs, group } = &self.projection;
         let group = |object: &Option<Arc<V>>| object.as_ref().and_then(|o| group(o)).map(Box::<str>::from);
         let mut objects = self.store.objects.write().unwrap_or_else(PoisonError::into_inner);
+        objects.version += 1;
         let old = match &new {
             Some(new) => objects.by_key.insert(key.clone(), new.clone()),
             None => objects.by_key.remove(&key),
@@ -229,6 +239,21 @@ mod tests {
         assert_eq!(apply(&mut writer, Event::Delete(namespace("a", Some("t"), "3"))), ["a: t -> absent"]);
         assert!(apply(&mut writer, Event::Delete(namespace("a", Some("t"), "3"))).is_empty());
         assert!(store.get("", "a").is_none());
+    }
+
+    #[test]
+    fn store_answers_its_objects_again_after_a_write_only() {
+        let mut writer = writer();
+        let (store, mut version) = (writer.store(), None);
+        let mut changed = |store: &Store<SlimNamespace>| store.changed_since(&mut version).map(|all| all.len());
+        assert_eq!((changed(&store), changed(&store)), (Some(0), None));
+        apply(&mut writer, Event::Apply(namespace("a", None, "1")));
+        assert_eq!((changed(&store), changed(&store)), (Some(1), None));
+        // a new version alone is no change that triggers a decision, but writes carry it
+        apply(&mut writer, Event::Apply(namespace("a", None, "2")));
+        assert_eq!((changed(&store), changed(&store)), (Some(1), None));
+        apply(&mut writer, Event::Delete(namespace("a", None, "3")));
+        assert_eq!((changed(&store), changed(&store)), (Some(0), None));
     }
 
     #[test]

@@ -2,14 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_engine::{
-    fleet::Fleet,
-    liveness::{AgentPod, SLOT_TIMEOUT},
-};
+use gputenancy_engine::{fleet::Fleet, liveness::AgentPod};
 use k8s_openapi::jiff::Timestamp;
-
-use super::inventory::Inventory;
-use crate::plan::NodeName;
 
 /// Since when the agent has had no pod, by node. It counts from the start after a restart of the operator.
 #[derive(Debug, Default)]
@@ -25,12 +19,6 @@ impl AbsentAgents {
         }
         pods.extend(self.0.iter().map(|(node, since)| (node.clone(), AgentPod::Absent { since: Some(*since) })));
     }
-}
-
-/// Does a change on this node count for the pool's limit? Not once the agent has been silent for [`SLOT_TIMEOUT`]: it cannot proceed, and
-/// other nodes must not wait for it.
-pub fn holds_slot(inventory: &Inventory<'_>, node: &NodeName) -> bool {
-    !inventory.fleet.liveness(node.as_str()).is_silent_for(SLOT_TIMEOUT, inventory.now)
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use gputenancy_engine::{
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use super::{inventory::Inventory, ownership::Ownership};
+use super::{inventory::Inventory, node_views::NodeViews, ownership::Ownership};
 use crate::plan::{NodeName, PodName};
 
 /// What is done about bypasses.
@@ -31,18 +31,20 @@ pub struct BypassEvictions {
 }
 
 /// The pods to evict now. An agent that does not report has no current status, and its node is left alone.
-pub fn evictions(inventory: &Inventory<'_>, ownership: &Ownership) -> BypassEvictions {
+pub fn evictions(inventory: &Inventory<'_>, ownership: &Ownership, views: &NodeViews) -> BypassEvictions {
     let fleet = inventory.fleet;
     let mut found = BypassEvictions::default();
-    let pods = fleet.gpu_nodes.values().any(|node| bypasses(node).next().is_some()).then(|| fleet.pods_by_node());
-    let Some(pods) = pods else { return found };
-    for (name, node) in &fleet.gpu_nodes {
-        let key = NodeName::from(name.as_str());
+    let mut bypassed = views.nodes(|view| view.bypassed).peekable();
+    if bypassed.peek().is_none() {
+        return found;
+    }
+    let pods = fleet.pods_by_node();
+    for (name, node) in bypassed {
+        let key = NodeName::from(name);
         let pool = pool(inventory, ownership, &key).filter(|_| fleet.liveness(name).is_alive());
         let Some(pool) = pool.filter(|pool| can_evict(&pool.spec.enforcement)) else { continue };
         let retry = Policy::from(&pool.spec.disruption).eviction_retry;
-        let facts =
-            pod_facts(inventory.fleet, pods.get(name.as_str()).map_or(&[], Vec::as_slice), None, inventory.refusals);
+        let facts = pod_facts(inventory.fleet, pods.get(name).map_or(&[], Vec::as_slice), None, inventory.refusals);
         for (state, share, bypass) in bypasses(node) {
             let Some((pod, facts)) = owner(share, bypass, &facts) else { continue };
             if pool.spec.enforcement.on_bypass_by(trust(fleet, &pod)) != OnBypass::Evict {
@@ -75,9 +77,9 @@ fn trust(fleet: &Fleet, pod: &PodName) -> Option<Trust> {
 
 /// The only pool of a node without a conflicting owner.
 fn pool<'a>(inventory: &Inventory<'a>, ownership: &Ownership, node: &NodeName) -> Option<&'a GpuPool> {
-    let [name] = ownership.pools_of(node) else { return None };
+    let [name] = ownership.pools_of(node.as_str()) else { return None };
     let pool = inventory.fleet.pools.iter().find(|pool| pool.name_any() == name.as_str());
-    pool.filter(|_| !ownership.is_conflicting(node))
+    pool.filter(|_| !ownership.is_conflicting(node.as_str()))
 }
 
 /// Shares whose limit is bypassed.

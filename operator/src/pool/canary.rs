@@ -55,10 +55,10 @@ pub fn orphaned(
 
 fn canaries<'a>(inventory: &Inventory<'a>) -> impl Iterator<Item = (&'a PodName, &'a SlimPod)> {
     let (pods, namespace) = (&inventory.fleet.pods, inventory.namespace);
-    let canary = move |name: &PodName, pod: &SlimPod| {
-        *name.namespace == *namespace && pod.labels().contains_key(names::CANARY_LABEL)
-    };
-    pods.iter().filter(move |(name, pod)| canary(name, pod)).map(|(name, pod)| (name, &**pod))
+    // the pods of a namespace follow each other
+    let here = pods.range(PodName { namespace: namespace.into(), name: String::new() }..);
+    let here = here.take_while(move |(name, _)| *name.namespace == *namespace);
+    here.filter(|(_, pod)| pod.labels().contains_key(names::CANARY_LABEL)).map(|(name, pod)| (name, &**pod))
 }
 
 fn created(pod: &SlimPod) -> Timestamp {

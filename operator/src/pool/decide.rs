@@ -11,10 +11,11 @@ use kube::ResourceExt as _;
 use super::{
     bypass,
     canary::{self, OrphanedCanary},
+    devices,
     fleet_plan::FleetPlan,
-    gpu_changes::{self, ChangeInputs},
+    gpu_changes::{self, ChangeInputs, NodesAtRest},
     inventory::Inventory,
-    labels::{self, Labels},
+    labels::{self, Labels, SettledLabels},
     mig_manager::{self, MigManagerRequest},
     node_specs::{self, GpuWork, NodeDecisions},
     node_views::NodeViews,
@@ -76,26 +77,33 @@ pub struct Remembered {
     pub planner: Planner,
     /// What follows from each `GpuNode` alone.
     pub views: NodeViews,
+    /// Nodes whose GPUs do not change.
+    pub at_rest: NodesAtRest,
+    /// Nodes whose labels are as they shall be.
+    pub labels: SettledLabels,
 }
 
 /// Decides. What is remembered of the last decision saves the work for what has not changed since.
-pub fn decide(cached: &Inventory<'_>, Remembered { planner, views }: &mut Remembered) -> FleetDecision {
+pub fn decide(
+    cached: &Inventory<'_>,
+    Remembered { planner, views, at_rest, labels }: &mut Remembered,
+) -> FleetDecision {
     let adopted = mig_manager::adopted(cached.fleet);
     let fleet = adopted.as_ref().unwrap_or(cached.fleet);
     let inventory = &Inventory { fleet, ..*cached };
-    let cluster = fleet.cluster_at(inventory.now);
-    let ownership = &Ownership::of(fleet, &cluster);
-    let plan = &FleetPlan::make(fleet, &cluster, planner);
+    let (cluster, silent) = &fleet.cluster_and_silent(inventory.now);
+    let ownership = &Ownership::of(fleet, cluster);
+    let plan = &FleetPlan::make(fleet, cluster, &ownership.members, planner);
 
-    views.update(fleet);
+    views.update(fleet, silent);
     let (views, windows) = (&*views, gpu_changes::windows(inventory));
     let mut mig_managers = mig_manager::decisions(inventory, plan.plan);
-    mig_managers.retain(|node, _| !ownership.is_conflicting(&node.as_str().into()));
+    mig_managers.retain(|node, _| !ownership.is_conflicting(node));
     let stages = rollout::stages(inventory, ownership, plan);
     let inputs =
         ChangeInputs { inventory, ownership, plan, windows: &windows, mig_managers: &mig_managers, stages: &stages };
-    let decisions = gpu_changes::decisions(&inputs, views);
-    let bypass = bypass::evictions(inventory, ownership);
+    let decisions = gpu_changes::decisions(&inputs, views, at_rest);
+    let bypass = bypass::evictions(inventory, ownership, views);
     let made = NodeDecisions { decisions: &decisions, mig_managers: &mig_managers, bypass: &bypass.evictions };
     let nodes = node_specs::work(inventory, cached.fleet, ownership, &made);
 
@@ -106,17 +114,20 @@ pub fn decide(cached: &Inventory<'_>, Remembered { planner, views }: &mut Rememb
         members: &ownership.members,
         decisions: &decisions,
         views,
+        devices: &devices::sums(views.devices()),
+        silent,
         windows: &windows,
         stages: &stages,
         tolerated: inventory.tolerated,
         now: inventory.now,
     };
+    let by_plugin = fleet.gpu_nodes.values().filter(|node| plugin_configs::is_by_plugin(node));
     let pools = fleet.pools.iter().map(|p| (p, status::pool(&seen, p)));
     let profiles = fleet.profiles.iter().map(|p| (p, profile_status::status(&seen, p)));
     FleetDecision {
         orphaned_canaries: canary::orphaned(inventory, &decisions),
         cancelled_evictions: gpu_changes::cancelled_evictions(inventory, ownership, &decisions),
-        labels: labels::labels(fleet, ownership, views),
+        labels: labels::labels(fleet, ownership, views, labels),
         taints: taints::taints(inventory, ownership),
         mig_manager_requests: mig_manager::requests(&mig_managers),
         mig_configs: mig_manager::configs(fleet, &mig_managers),
@@ -125,14 +136,9 @@ pub fn decide(cached: &Inventory<'_>, Remembered { planner, views }: &mut Rememb
         pools: pools.filter(|(p, s)| p.status.as_ref() != Some(s)).map(|(p, s)| (p.name_any(), s)).collect(),
         profiles: profiles.filter(|(p, s)| p.status.as_ref() != Some(s)).map(|(p, s)| (p.name_any(), s)).collect(),
         finished: status::finished(&seen),
-        phases: fleet
-            .gpu_nodes
-            .values()
-            .flat_map(|n| &n.spec.gpus)
-            .filter_map(|g| Some(g.change.as_ref()?.phase))
-            .collect(),
+        phases: views.phases().collect(),
         conflicting: ownership.conflicting.values().copied().collect(),
-        silent_agents: silence::pools(fleet, &ownership.members, inventory.now).map(ToString::to_string).collect(),
+        silent_agents: silence::pools(silent, &ownership.members, inventory.now).map(ToString::to_string).collect(),
         stopped_rollouts: stages.stopped().map(str::to_owned).collect(),
         wake: decisions
             .values()
@@ -141,8 +147,8 @@ pub fn decide(cached: &Inventory<'_>, Remembered { planner, views }: &mut Rememb
             .chain(status::patience_ends(&seen))
             .chain(stages.ends())
             .chain(bypass.retry_at)
-            .chain(fleet.next_silence_deadline(inventory.now))
-            .chain(fleet.gpu_nodes.values().filter_map(|n| node_specs::plugin_step(inventory, n, true)?.wake))
+            .chain(fleet.next_silence_deadline(silent, inventory.now))
+            .chain(by_plugin.filter_map(|n| node_specs::plugin_step(inventory, n, true)?.wake))
             .chain(windows.values().filter_map(|w| w.as_ref().ok()?.turns()))
             .min(),
         nodes,

@@ -87,16 +87,18 @@ impl NodeDevices {
     }
 }
 
-/// Adds up the devices of one resource.
-pub fn sum<'a>(nodes: impl Iterator<Item = &'a NodeDevices>, resource: &str) -> Capacity {
-    nodes.filter_map(|n| n.by_resource.get(resource)).fold(Capacity::default(), |mut sum, here| {
+/// Adds up devices by resource.
+pub fn sums<'a>(nodes: impl Iterator<Item = &'a NodeDevices>) -> BTreeMap<&'a str, Capacity> {
+    let mut sums: BTreeMap<&str, Capacity> = BTreeMap::new();
+    for (resource, here) in nodes.flat_map(|n| &n.by_resource) {
         let Capacity { total, allocated, free, unschedulable } = here;
+        let sum = sums.entry(resource).or_default();
         sum.total += total;
         sum.allocated += allocated;
         sum.free += free;
         sum.unschedulable += unschedulable;
-        sum
-    })
+    }
+    sums
 }
 
 /// Adds up devices by namespace and resource.

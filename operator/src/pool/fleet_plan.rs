@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use gputenancy_crds::{GpuSpec, Layout};
 
 use super::mig_manager;
-use crate::plan::{Cluster, GpuKey, GpuPlan, Plan, Planner, Problem, Snapshot, Why};
+use crate::plan::{Cluster, GpuKey, GpuPlan, NodeName, Plan, Planner, PoolName, Problem, Snapshot, Why};
 use gputenancy_engine::{fleet::Fleet, mig_effects::mig_manager_effects};
 
 /// The plan, which is made once for the fleet.
@@ -25,9 +25,14 @@ pub struct FleetPlan<'a> {
 }
 
 impl<'a> FleetPlan<'a> {
-    /// Plans; `planner` keeps the last plan, so that an unchanged fleet is not planned again.
-    pub fn make(fleet: &Fleet, cluster: &Cluster<'_>, planner: &'a mut Planner) -> Self {
-        let mut problems = planner.read(cluster);
+    /// Plans; `planner` keeps the last plan, so that an unchanged fleet is not planned again. `members`: the pools that select each node.
+    pub fn make(
+        fleet: &Fleet,
+        cluster: &Cluster<'_>,
+        members: &BTreeMap<NodeName, Vec<PoolName>>,
+        planner: &'a mut Planner,
+    ) -> Self {
+        let mut problems = planner.read(cluster, members);
         let (snapshot, plan) = planner.planned();
         problems.extend(plan.problems.iter().cloned());
         problems.sort();

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use gputenancy_crds::{GpuNode, GpuPool, GpuPoolSpec, GpuSpec, Guarantee, Trust, names};
+use gputenancy_crds::{GpuNode, GpuPool, GpuPoolSpec, GpuSpec, Guarantee, Layout, Trust, names};
 use kube::ResourceExt as _;
 
 use super::{
@@ -17,11 +17,11 @@ use super::{
     node_specs::plugin_observation,
     node_views::NodeViews,
     ownership::Ownership,
-    planned_gpus::{PlannedGpu, planned_gpus, with_nodes},
+    planned_gpus::{PlannedGpu, planned_gpus},
     plugin_configs,
     rollout::{Stages, Standing},
 };
-use crate::plan::{GpuKey, GpuPlan, Plan, PodName, PoolName, TenantFacts};
+use crate::plan::{Cursor, GpuKey, GpuPlan, NodeName, Plan, PodName, PoolName, TenantFacts};
 use gputenancy_engine::{
     change::{
         self, CanaryPod, ChangeCandidate, ChangeDecision, ChangeObservation, EvictionNotice, MigManagerContext, Policy,
@@ -29,7 +29,6 @@ use gputenancy_engine::{
     },
     fingerprint::fingerprint,
     fleet::{Fleet, pod_facts, tenant_facts},
-    liveness::GRACE_PERIOD,
     mig_manager::{MigManagerDecision, is_managed},
     plugin,
     projection::SlimPod,
@@ -74,16 +73,69 @@ struct Shared<'a> {
     staged: BTreeMap<&'a GpuKey, Arc<str>>,
 }
 
+/// Nodes whose GPUs were all at rest, with what that follows from: most nodes have not changed since.
+#[derive(Debug, Default)]
+pub struct NodesAtRest(BTreeMap<NodeName, AtRest>);
+
+#[derive(Debug)]
+struct AtRest {
+    node: Arc<GpuNode>,
+    /// Targets of the plan, in its order.
+    targets: Vec<Option<Arc<Layout>>>,
+}
+
+impl NodesAtRest {
+    /// The GPUs that are not at rest.
+    fn busy<'a>(&mut self, inputs: &ChangeInputs<'a>) -> Vec<(&'a GpuKey, &'a GpuPlan)> {
+        let (fleet, plan) = (inputs.inventory.fleet, inputs.plan);
+        if self.0.len() > fleet.gpu_nodes.len() {
+            self.0.retain(|name, _| fleet.gpu_nodes.contains_key(name.as_str()));
+        }
+        let gpus: Vec<(&GpuKey, &GpuPlan)> = plan.plan.gpus.iter().collect();
+        let (mut nodes, mut known) = (Cursor::of(&fleet.gpu_nodes), Cursor::of(&self.0));
+        let (mut busy, mut updates) = (Vec::new(), Vec::new());
+        for here in gpus.chunk_by(|(one, _), (next, _)| one.node == next.node) {
+            let Some((GpuKey { node: name, .. }, _)) = here.first() else { continue };
+            let Some(node) = nodes.get(name.as_str()) else { continue };
+            let targets = || here.iter().map(|(_, gpu)| &gpu.target);
+            let same = |known: &AtRest| Arc::ptr_eq(&known.node, node) && known.targets.iter().eq(targets());
+            // what a MIG manager does follows from more than the node and the plan
+            let managed = is_managed(node);
+            if !managed && known.get(name.as_str()).is_some_and(same) {
+                continue;
+            }
+            let before = busy.len();
+            let at_rest = |key: &GpuKey, gpu: &GpuPlan| {
+                let managed = inputs.mig_managers.contains_key(name.as_str());
+                !managed && change::is_at_rest(node, key.uuid.as_str(), plan.target(key, gpu))
+            };
+            busy.extend(here.iter().filter(|(key, gpu)| !at_rest(key, gpu)));
+            if busy.len() > before || managed {
+                updates.push((name, None));
+            } else {
+                let (node, targets) = (Arc::clone(node), targets().cloned().collect());
+                updates.push((name, Some(AtRest { node, targets })));
+            }
+        }
+        for (name, update) in updates {
+            match update {
+                Some(update) => drop(self.0.insert(name.clone(), update)),
+                None => drop(self.0.remove(name)),
+            }
+        }
+        busy
+    }
+}
+
 /// Decides for every GPU that is not at rest; notices name places where the same is free.
-pub fn decisions(inputs: &ChangeInputs<'_>, views: &NodeViews) -> BTreeMap<GpuKey, ChangeDecision> {
+pub fn decisions(
+    inputs: &ChangeInputs<'_>,
+    views: &NodeViews,
+    at_rest: &mut NodesAtRest,
+) -> BTreeMap<GpuKey, ChangeDecision> {
     let ChangeInputs { inventory, plan: FleetPlan { plan, repartitions, .. }, mig_managers, .. } = inputs;
     let fleet = inventory.fleet;
-    let at_rest = |key: &GpuKey, gpu: &GpuPlan, node: &GpuNode| {
-        let managed = mig_managers.contains_key(key.node.as_str());
-        !managed && change::is_at_rest(node, key.uuid.as_str(), inputs.plan.target(key, gpu))
-    };
-    let gpus = with_nodes(fleet, &plan.gpus).filter(|(key, gpu, node)| node.is_some_and(|n| !at_rest(key, gpu, n)));
-    let busy: Vec<(&GpuKey, &GpuPlan)> = gpus.map(|(key, gpu, _)| (key, gpu)).collect();
+    let busy = at_rest.busy(inputs);
     if busy.is_empty() {
         return BTreeMap::new();
     }
@@ -149,7 +201,7 @@ fn decision(
     let (fleet, name) = (inventory.fleet, key.node.as_str());
     let node = fleet.gpu_nodes.get(name).filter(|_| !inventory.lagging.contains(name))?;
     // the agent has to know first whether it partitions
-    if ownership.is_conflicting(&key.node) || !ownership.is_assigned(&key.node, &node.spec) {
+    if ownership.is_conflicting(name) || !ownership.has_assigned_owners(name, &node.spec) {
         return None;
     }
     let pool = fleet.pools.iter().find(|p| p.name_any() == gpu.pool.as_str())?;
@@ -254,7 +306,7 @@ pub fn cancelled_evictions(
     let mut cancelled = BTreeMap::new();
     for (name, pod) in fleet.pods.iter().filter(|(_, p)| p.annotations().contains_key(names::EVICTION_NOTICE)) {
         let node = pod.spec.node_name.as_deref().unwrap_or_default();
-        let ours = !ownership.is_conflicting(&node.into());
+        let ours = !ownership.is_conflicting(node);
         let decided = ours && fleet.answers(node) && !inventory.lagging.contains(node);
         let stays = pod.metadata.deletion_timestamp.is_none() && !pod.is_over();
         if decided && stays && !notified.contains(name) {
@@ -271,13 +323,13 @@ fn spec_of<'a>(fleet: &'a Fleet, key: &GpuKey) -> Option<&'a GpuSpec> {
 /// GPUs that may begin a change now, by each pool's limit; the stage of a rollout keeps others from it, with the reason.
 fn admitted<'a>(inputs: &ChangeInputs<'a>) -> (BTreeSet<&'a GpuKey>, BTreeMap<&'a GpuKey, Arc<str>>) {
     let ChangeInputs { inventory, ownership, plan, stages, .. } = *inputs;
-    let Inventory { fleet, now, .. } = *inventory;
+    let fleet = inventory.fleet;
     let mut by_pool: BTreeMap<&PoolName, Vec<ChangeCandidate<&GpuKey>>> = BTreeMap::new();
     let mut staged = BTreeMap::new();
     for planned in planned_gpus(inventory, ownership, plan) {
         // the plan no longer counts on a silent node
-        let wanted = planned.wanted && !fleet.liveness(planned.key.node.as_str()).is_silent_for(GRACE_PERIOD, now);
-        let PlannedGpu { key, plan: gpu, changing, wanted: _, blocked, rank, spec: _, target: _ } = planned;
+        let wanted = planned.wanted && !planned.silent;
+        let PlannedGpu { key, plan: gpu, changing, blocked, rank, .. } = planned;
         let standing = stages.standing(&PlannedGpu { wanted, ..planned });
         let (blocked, rank) = match standing {
             Some(Standing::First) => (blocked, 0),

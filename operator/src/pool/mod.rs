@@ -47,8 +47,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{apply::Writer, cache::Caches, fleet_view::FleetView, metrics::Metrics};
-use agents::AbsentAgents;
 use decide::{FleetDecision, Remembered, decide};
+use fleet::FleetReader;
 use gputenancy_engine::fleet::{Fleet, Refusals};
 use inventory::Inventory;
 pub(crate) use taints::without_ours;
@@ -86,8 +86,8 @@ struct Memory {
     nodes: BTreeMap<Target, NodeState>,
     /// Marks of taints as last seen, by node.
     marks: BTreeMap<String, String>,
-    /// Nodes without a pod of the agent.
-    absent: AbsentAgents,
+    /// The objects.
+    fleet: FleetReader,
 }
 
 impl Controller {
@@ -170,8 +170,7 @@ impl Controller {
         let (failing, writing) = (self.queue.failing(), self.queue.writing());
         // a large fleet takes longer than probes and the lease may wait
         let decided = tokio::task::spawn_blocking(move || {
-            let mut fleet = fleet::read(&caches);
-            memory.absent.add_to(&mut fleet, Timestamp::now());
+            let fleet = memory.fleet.read(&caches, Timestamp::now());
             let mut decision = memory.decide(&fleet, &tolerated, &home, (&failing, &writing));
             let writes = ObjectWrite::of(&fleet, &mut decision);
             (memory, fleet, decision, writes)
@@ -193,7 +192,7 @@ impl Controller {
             }
             differs
         });
-        self.queue.replace(Arc::new(fleet), writes);
+        self.queue.replace(fleet, writes);
         let wait = |at: Timestamp| Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or_default();
         decision.wake.map(|at| Instant::now() + wait(at).max(MIN_PAUSE))
     }

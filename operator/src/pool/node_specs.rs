@@ -12,13 +12,17 @@ use gputenancy_crds::{
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use kube::ResourceExt as _;
 
-use super::{inventory::Inventory, ownership::Ownership};
-use crate::plan::{GpuKey, NodeName};
+use super::{
+    inventory::Inventory,
+    ownership::{Assigned, Ownership},
+};
+use crate::plan::{Cursor, GpuKey, NodeName};
 use gputenancy_engine::{
     change::{ChangeDecision, Eviction},
     fleet::Fleet,
     mig_manager::{self, MigManagerDecision},
     plugin::{self, PluginDecision, PluginObservation},
+    projection::SlimNode,
 };
 
 /// What is done about the GPUs of one node.
@@ -50,34 +54,36 @@ pub fn work(
     ownership: &Ownership,
     NodeDecisions { decisions, mig_managers, bypass }: &NodeDecisions<'_>,
 ) -> BTreeMap<NodeName, GpuWork> {
-    let mut by_node: BTreeMap<&NodeName, Vec<(&str, &ChangeDecision)>> = BTreeMap::new();
+    let mut by_node: BTreeMap<&str, Vec<(&str, &ChangeDecision)>> = BTreeMap::new();
     for (key, decision) in *decisions {
-        by_node.entry(&key.node).or_default().push((key.uuid.as_str(), decision));
+        by_node.entry(key.node.as_str()).or_default().push((key.uuid.as_str(), decision));
     }
+    let adopted = !std::ptr::eq(inventory.fleet, cached);
+    let (mut members, mut nodes) = (Cursor::of(&ownership.members), Cursor::of(&inventory.fleet.nodes));
     let mut work = BTreeMap::new();
     let readable = |(name, node): &(&String, &Arc<GpuNode>)| {
         !inventory.lagging.contains(*name) && !node.spec.is_of_newer_release()
     };
     for (name, node) in inventory.fleet.gpu_nodes.iter().filter(readable) {
-        let key = NodeName::from(name.as_str());
-        let (here, manager) = (by_node.remove(&key).unwrap_or_default(), mig_managers.get(name));
-        let written = cached.gpu_nodes.get(name);
+        let (here, manager) = (by_node.remove(name.as_str()).unwrap_or_default(), mig_managers.get(name));
+        let written = if adopted { cached.gpu_nodes.get(name) } else { Some(node) };
         let same = manager.is_none()
             && written.is_some_and(|n| Arc::ptr_eq(n, node))
-            && keeps_spec(ownership, (&key, &node.spec), &here);
-        let spec = (!same).then(|| spec(inventory, ownership, (&key, node), &here, manager));
+            && keeps_spec(ownership, (name, &node.spec), members.get(name).is_some(), &here);
+        let spec = (!same).then(|| spec(inventory, ownership, (name, node), &here, manager));
         let spec = spec.filter(|spec| written.map(|n| &n.spec) != Some(spec));
         let events = manager.map(|m| ChangeDecision { events: m.events.clone(), ..ChangeDecision::default() });
-        let evictions = bypass.get(&key);
+        let evictions = bypass.get(name.as_str());
         let evictions = evictions.map(|e| ChangeDecision { evictions: e.clone(), ..ChangeDecision::default() });
         let others = events.filter(has_work).into_iter().chain(evictions);
         let decisions: Vec<ChangeDecision> =
             here.into_iter().map(|(_, d)| d).filter(|d| has_work(d)).cloned().chain(others).collect();
-        let pooled = ownership.is_pooled(&key) || mig_manager::awaits_answer(node);
-        let plugin = plugin_step(inventory, node, pooled).filter(|_| !ownership.is_conflicting(&key));
+        let pooled = members.get(name).is_some() || mig_manager::awaits_answer(node);
+        let kubernetes_node = nodes.get(name).filter(|_| !ownership.is_conflicting(name));
+        let plugin = kubernetes_node.map(|n| plugin::step(&observation(inventory.now, (n, node), pooled)));
         let plugin = plugin.unwrap_or_default();
         if spec.is_some() || !decisions.is_empty() || plugin.cordon.is_some() || plugin.restart.is_some() {
-            work.insert(key, GpuWork { spec, decisions, plugin });
+            work.insert(name.as_str().into(), GpuWork { spec, decisions, plugin });
         }
     }
     work
@@ -86,27 +92,24 @@ pub fn work(
 /// Whether [`spec`] returns the present spec: most nodes are at rest, and a spec of eight GPUs is long.
 fn keeps_spec(
     ownership: &Ownership,
-    (key, spec): (&NodeName, &GpuNodeSpec),
+    (name, spec): (&str, &GpuNodeSpec),
+    pooled: bool,
     decisions: &[(&str, &ChangeDecision)],
 ) -> bool {
-    let keeps_gpus = ownership.is_pooled(key) && decisions.iter().all(|(_, d)| d.spec.is_none());
-    keeps_gpus
-        && spec.mig_manager.is_none()
-        && ownership.is_assigned(key, spec)
-        && spec.allocation == ownership.allocation(key)
-        && spec.enforcement == ownership.enforcement(key)
+    let keeps_gpus = pooled && decisions.iter().all(|(_, d)| d.spec.is_none());
+    keeps_gpus && spec.mig_manager.is_none() && ownership.has_assigned(name)
 }
 
 fn spec(
     inventory: &Inventory<'_>,
     ownership: &Ownership,
-    (key, node): (&NodeName, &GpuNode),
+    (name, node): (&str, &GpuNode),
     decisions: &[(&str, &ChangeDecision)],
     manager: Option<&MigManagerDecision>,
 ) -> GpuNodeSpec {
-    let (fleet, pooled) = (inventory.fleet, ownership.is_pooled(key));
+    let (fleet, pooled) = (inventory.fleet, ownership.is_pooled(name));
     let mut gpus: BTreeMap<&str, GpuSpec> = node.spec.gpus.iter().map(|g| (g.uuid.as_str(), g.clone())).collect();
-    let kubernetes_node = fleet.nodes.get(key.as_str());
+    let kubernetes_node = fleet.nodes.get(name);
     // no pool at all: an overlap of two is a mistake that takes no devices away
     if !pooled && kubernetes_node.is_some() {
         gpus.retain(|uuid, spec| !is_releasable(fleet, node, uuid, spec));
@@ -118,9 +121,9 @@ fn spec(
     }
     let mig_manager = manager.map_or_else(|| node.spec.mig_manager.clone(), |m| m.run.clone());
     let mut spec = GpuNodeSpec { gpus: in_order(node, gpus), mig_manager, ..node.spec.clone() };
-    (spec.partitioner, spec.advertiser) = ownership.assigned(key);
-    spec.allocation = ownership.allocation(key);
-    spec.enforcement = ownership.enforcement(key);
+    let Assigned { partitioner, advertiser, allocation, enforcement } = ownership.assigned(name, &node.spec);
+    (spec.partitioner, spec.advertiser) = (partitioner, advertiser);
+    (spec.allocation, spec.enforcement) = (allocation, enforcement);
     let engaged = kubernetes_node.is_some_and(|n| mig_manager::is_engaged(node, n.labels()));
     if spec.gpus.is_empty() && !pooled && spec.mig_manager.is_none() && !engaged {
         (spec.partitioner, spec.advertiser) = (Partitioner::default(), Advertiser::default());
@@ -128,7 +131,7 @@ fn spec(
     } else if spec.partitioner != node.spec.partitioner {
         spec.gpus.iter_mut().filter_map(|g| g.change.as_mut()).for_each(|c| restart_deadlines(c, inventory.now));
     }
-    if spec.partitioner != Partitioner::MigManager && !ownership.is_conflicting(key) {
+    if spec.partitioner != Partitioner::MigManager && !ownership.is_conflicting(name) {
         spec.mig_manager = None;
     }
     spec
@@ -141,10 +144,17 @@ pub fn plugin_observation<'a>(
     pooled: bool,
 ) -> Option<PluginObservation<'a>> {
     let node = inventory.fleet.nodes.get(gpu_node.metadata.name.as_deref()?)?;
+    Some(observation(inventory.now, (node, gpu_node), pooled))
+}
+
+fn observation<'a>(
+    now: Timestamp,
+    (node, gpu_node): (&'a SlimNode, &'a GpuNode),
+    pooled: bool,
+) -> PluginObservation<'a> {
     let mark = node.annotations().get(names::CORDONED).map(String::as_str);
     let config = node.labels().get(names::DEVICE_PLUGIN_CONFIG_LABEL).map(String::as_str);
-    let (now, unschedulable) = (inventory.now, node.spec.unschedulable);
-    Some(PluginObservation { now, node: gpu_node, pooled, unschedulable, mark, config })
+    PluginObservation { now, node: gpu_node, pooled, unschedulable: node.spec.unschedulable, mark, config }
 }
 
 /// What is done where NVIDIA's plugin advertises.

@@ -2,11 +2,14 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use gputenancy_crds::{GpuNode, Isolation};
+use gputenancy_crds::{ChangePhase, GpuNode, Isolation};
 use gputenancy_engine::{fingerprint::fingerprint, fleet::Fleet};
 
-use super::{devices::NodeDevices, discovery, enforcement};
-use crate::{fleet_view::MemoryLimit, plan::plain};
+use super::{devices::NodeDevices, discovery, enforcement, silence::Silent};
+use crate::{
+    fleet_view::MemoryLimit,
+    plan::{Cursor, plain},
+};
 
 /// What follows from each `GpuNode`, by node.
 #[derive(Debug, Default)]
@@ -29,6 +32,12 @@ pub struct NodeView {
     pub enforcement: Option<Isolation>,
     /// What limits the memory of devices that pods have, by namespace.
     pub limits: BTreeMap<String, MemoryLimit>,
+    /// Phases of its changes.
+    pub phases: Vec<ChangePhase>,
+    /// A pod bypasses the limit of its share.
+    pub bypassed: bool,
+    /// A pod keeps more memory than its share has.
+    pub resize_refused: bool,
 }
 
 impl NodeView {
@@ -36,21 +45,42 @@ impl NodeView {
         let instance_labels = node.status.as_ref().map(discovery::of).unwrap_or_default();
         let (devices, layout) = (NodeDevices::of(node, answers), layout(node));
         let (enforcement, limits) = (enforcement::of_node(node), enforcement::by_namespace(node));
-        Self { node: Arc::clone(node), answers, devices, layout, instance_labels, enforcement, limits }
+        let phases = node.spec.gpus.iter().filter_map(|gpu| Some(gpu.change.as_ref()?.phase)).collect();
+        let shares = || node.status.iter().flat_map(|status| &status.gpus).flat_map(|gpu| &gpu.shares);
+        Self {
+            node: Arc::clone(node),
+            answers,
+            devices,
+            layout,
+            instance_labels,
+            enforcement,
+            limits,
+            phases,
+            bypassed: shares().any(|share| share.bypass.is_some()),
+            resize_refused: shares().any(|share| share.refused_resize.is_some()),
+        }
     }
 }
 
 impl NodeViews {
     /// Brings the views up to date with the fleet.
-    pub fn update(&mut self, fleet: &Fleet) {
-        self.0.retain(|name, _| fleet.gpu_nodes.contains_key(name));
-        for (name, node) in &fleet.gpu_nodes {
-            let answers = fleet.answers(name);
-            let current = self.0.get(name).is_some_and(|v| Arc::ptr_eq(&v.node, node) && v.answers == answers);
-            if !current {
-                self.0.insert(name.clone(), NodeView::of(node, answers));
-            }
+    pub fn update(&mut self, fleet: &Fleet, silent: &Silent<'_>) {
+        let (mut known, mut silent) = (Cursor::of(&self.0), Cursor::of(silent));
+        let outdated = fleet.gpu_nodes.iter().filter_map(|(name, node)| {
+            let answers = silent.get(name).is_none();
+            let current = known.get(name).is_some_and(|v| Arc::ptr_eq(&v.node, node) && v.answers == answers);
+            (!current).then(|| (name.clone(), NodeView::of(node, answers)))
+        });
+        let outdated: Vec<_> = outdated.collect();
+        self.0.extend(outdated);
+        if self.0.len() > fleet.gpu_nodes.len() {
+            self.0.retain(|name, _| fleet.gpu_nodes.contains_key(name));
         }
+    }
+
+    /// `GpuNode`s of which something holds, by name.
+    pub fn nodes(&self, holds: impl Fn(&NodeView) -> bool) -> impl Iterator<Item = (&str, &GpuNode)> {
+        self.0.iter().filter(move |(_, view)| holds(view)).map(|(name, view)| (name.as_str(), &*view.node))
     }
 
     /// The view of one node.
@@ -61,6 +91,11 @@ impl NodeViews {
     /// The devices of every node.
     pub fn devices(&self) -> impl Iterator<Item = &NodeDevices> {
         self.0.values().map(|view| &view.devices)
+    }
+
+    /// Phases of all changes.
+    pub fn phases(&self) -> impl Iterator<Item = ChangePhase> {
+        self.0.values().flat_map(|view| view.phases.iter().copied())
     }
 
     /// What limits the memory of devices that pods have, by namespace.

@@ -6,14 +6,16 @@ use gputenancy_crds::{ChangePhase, GpuNode, GpuSpec, Layout};
 use gputenancy_engine::{
     change::{self, Policy},
     fleet::Fleet,
-    liveness::GRACE_PERIOD,
+    liveness::{GRACE_PERIOD, Liveness, SLOT_TIMEOUT},
 };
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use super::{agents, fleet_plan::FleetPlan, inventory::Inventory, mig_manager, ownership::Ownership};
+use super::{fleet_plan::FleetPlan, inventory::Inventory, mig_manager, ownership::Ownership};
 use crate::plan::{self, GpuKey, GpuPlan, NodeName};
 
 /// What the plan wants of a GPU, and what keeps it from it.
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Clone, Copy, Debug)]
 pub struct PlannedGpu<'a> {
     /// The GPU.
@@ -32,6 +34,8 @@ pub struct PlannedGpu<'a> {
     pub blocked: bool,
     /// Order of the plan.
     pub rank: u8,
+    /// The node's agent has not reported for longer than the grace period.
+    pub silent: bool,
 }
 
 /// All GPUs of the plan but those with a conflicting owner, who suspends changes.
@@ -41,12 +45,15 @@ pub fn planned_gpus<'a>(
     plan: &'a FleetPlan<'a>,
 ) -> impl Iterator<Item = PlannedGpu<'a>> {
     let fleet = inventory.fleet;
-    let here = with_nodes(fleet, &plan.plan.gpus).filter(|(key, ..)| !ownership.is_conflicting(&key.node));
+    let here = with_nodes(fleet, &plan.plan.gpus).filter(|(key, ..)| !ownership.is_conflicting(key.node.as_str()));
+    let mut last: Option<(&NodeName, Liveness)> = None;
     here.map(move |(key, gpu, node)| {
+        let known = last.filter(|(name, _)| **name == key.node);
+        let (_, liveness) = *last.insert(known.unwrap_or_else(|| (&key.node, fleet.liveness(key.node.as_str()))));
         let spec = node.and_then(|n| n.spec.gpus.iter().find(|g| g.uuid == key.uuid.as_str()));
         let phase = spec.and_then(|s| s.change.as_ref()).map(|c| c.phase);
         // a change on a node that has been silent for long takes no slot
-        let changing = phase.is_some_and(|p| p < ChangePhase::RolledBack) && agents::holds_slot(inventory, &key.node);
+        let changing = phase.is_some_and(|p| p < ChangePhase::RolledBack) && holds_slot(liveness, inventory.now);
         // a GPU that is not listed yet has no devices, and waits for no slot unless it must be partitioned
         let target = plan.target(key, gpu);
         // another placement alone is no change where the MIG manager places
@@ -58,10 +65,16 @@ pub fn planned_gpus<'a>(
             wanted && (inventory.failing.contains(key.node.as_str()) || waits_to_retry(inventory, spec, (gpu, target)));
         let unknown = [inventory.lagging, inventory.writing].into_iter().any(|nodes| nodes.contains(key.node.as_str()));
         let rank = plan.effective(key, gpu).rank;
-        let silent = fleet.liveness(key.node.as_str()).is_silent_for(GRACE_PERIOD, inventory.now);
+        let silent = liveness.is_silent_for(GRACE_PERIOD, inventory.now);
         let changing = changing || wanted && unknown && !silent;
-        PlannedGpu { key, plan: gpu, spec, target, changing, wanted, blocked, rank }
+        PlannedGpu { key, plan: gpu, spec, target, changing, wanted, blocked, rank, silent }
     })
+}
+
+/// Does a change on a node with this liveness count for the pool's limit? Not once the agent has been silent for [`SLOT_TIMEOUT`]: it cannot
+/// proceed, and other nodes must not wait for it.
+fn holds_slot(liveness: Liveness, now: Timestamp) -> bool {
+    !liveness.is_silent_for(SLOT_TIMEOUT, now)
 }
 
 /// A failed change of this GPU is not yet to be retried.
@@ -77,7 +90,7 @@ fn waits_to_retry(
 }
 
 /// Planned GPUs with their nodes. GPUs of one node follow each other, so that each node is looked up once.
-pub fn with_nodes<'a>(
+fn with_nodes<'a>(
     fleet: &'a Fleet,
     gpus: &'a BTreeMap<GpuKey, GpuPlan>,
 ) -> impl Iterator<Item = (&'a GpuKey, &'a GpuPlan, Option<&'a GpuNode>)> {

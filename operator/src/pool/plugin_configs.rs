@@ -6,7 +6,7 @@ use gputenancy_crds::{Advertiser, ChangePhase, GpuNode, GpuSpec, Layout, names};
 use kube::ResourceExt as _;
 
 use super::ownership::Ownership;
-use crate::plan::{GpuKey, NodeName, Plan};
+use crate::plan::{GpuKey, Plan};
 use gputenancy_engine::{
     change::ChangeDecision,
     fleet::Fleet,
@@ -28,7 +28,7 @@ pub fn write(fleet: &Fleet, ownership: &Ownership) -> Option<ConfigsWrite> {
     let mut configs = PluginConfigs::default();
     let mut shared = false;
     for (name, node) in fleet.gpu_nodes.iter().filter(|(_, node)| is_by_plugin(node)) {
-        let [pool] = ownership.pools_of(&name.as_str().into()) else { continue };
+        let [pool] = ownership.pools_of(name) else { continue };
         let changing = node.spec.gpus.iter().any(|gpu| gpu.change.is_some());
         let others = || [PluginConfig::with(node, next), PluginConfig::with(node, last)];
         // a layout that cannot be expressed has no config
@@ -64,11 +64,11 @@ fn last(gpu: &GpuSpec) -> Layout {
 /// The value of the label that selects the config of a node. A config that is not published yet, or a layout that the plugin cannot
 /// express, leaves the label as it is; so does a node without a pool of its own, as long as its GPUs are shared: without the label the
 /// plugin would offer them whole to other pods.
-pub fn label(fleet: &Fleet, pool: Option<&str>, (name, node): (&NodeName, &GpuNode)) -> Option<String> {
+pub fn label(fleet: &Fleet, pool: Option<&str>, (name, node): (&str, &GpuNode)) -> Option<String> {
     if !is_by_plugin(node) {
         return None;
     }
-    let present = || fleet.nodes.get(name.as_str()).and_then(|node| selected(node)).map(str::to_owned);
+    let present = || fleet.nodes.get(name).and_then(|node| selected(node)).map(str::to_owned);
     let Some(pool) = pool else {
         return if node.spec.gpus.iter().any(|gpu| gpu.sharing.is_some()) { present() } else { None };
     };
@@ -97,6 +97,10 @@ pub fn is_inexpressible_after(fleet: &Fleet, name: &str, decisions: &BTreeMap<Gp
 /// Nodes whose GPUs without MIG change together, because the plugin's config holds for all of them.
 pub fn whole_nodes<'f>(fleet: &'f Fleet, plan: &Plan) -> BTreeSet<&'f str> {
     let shared = |layout: Option<&Layout>| layout.is_some_and(|l| l.sharing.is_some());
+    let by_plugin = || fleet.gpu_nodes.iter().filter(|(_, node)| is_by_plugin(node));
+    if by_plugin().next().is_none() {
+        return BTreeSet::new();
+    }
     let targets: BTreeSet<&str> =
         plan.gpus.iter().filter(|(_, gpu)| shared(gpu.target.as_deref())).map(|(key, _)| key.node.as_str()).collect();
     let has_shares = |node: &GpuNode| {
@@ -104,14 +108,12 @@ pub fn whole_nodes<'f>(fleet: &'f Fleet, plan: &Plan) -> BTreeSet<&'f str> {
         node.spec.gpus.iter().any(|g| g.sharing.is_some())
             || changes.any(|c| c.from.sharing.is_some() || c.to.sharing.is_some())
     };
-    let nodes = fleet
-        .gpu_nodes
-        .iter()
-        .filter(|(name, node)| is_by_plugin(node) && (targets.contains(name.as_str()) || has_shares(node)));
+    let nodes = by_plugin().filter(|(name, node)| targets.contains(name.as_str()) || has_shares(node));
     nodes.map(|(name, _)| name.as_str()).collect()
 }
 
-fn is_by_plugin(node: &GpuNode) -> bool {
+/// Does NVIDIA's device plugin advertise the devices of this node?
+pub fn is_by_plugin(node: &GpuNode) -> bool {
     node.spec.advertiser == Advertiser::NvidiaDevicePlugin
 }
 

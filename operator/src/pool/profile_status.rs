@@ -7,7 +7,7 @@ use gputenancy_crds::{
 };
 use kube::ResourceExt as _;
 
-use super::{devices, status::Seen};
+use super::status::Seen;
 use crate::plan::{Problem, resource_name};
 
 /// Status of one profile.
@@ -19,9 +19,8 @@ pub fn status(seen: &Seen<'_>, profile: &GpuProfile) -> GpuProfileStatus {
     let overall = overall(seen, &name);
     // a profile without instances has no devices, even if another profile uses its resource name
     let refused = matches!(&overall, Overall::Stalled { reason, .. } if *reason != reasons::PROFILE_NOT_SUPPORTED);
-    let capacity =
-        if refused { gputenancy_crds::Capacity::default() } else { devices::sum(seen.views.devices(), &resource) };
-    let nodes = seen.fleet.gpu_nodes.iter().map(|(name, node)| (name.as_str(), node.as_ref()));
+    let capacity = seen.devices.get(resource.as_str()).filter(|_| !refused).copied().unwrap_or_default();
+    let nodes = seen.views.nodes(|view| view.resize_refused);
     let updates = overall.updates().into_iter().chain(interval(profile)).chain(resized(nodes, &resource)).collect();
     let tenants =
         seen.fleet.tenants.iter().filter(|t| t.spec.gpus.iter().any(|g| g.profile == name && g.count > 0)).count();
@@ -58,7 +57,8 @@ fn resized<'a>(nodes: impl Iterator<Item = (&'a str, &'a GpuNode)>, resource: &s
         let listed = node.spec.gpus.iter().any(|gpu| gpu.share_resource(share.number).as_deref() == Some(resource));
         share.device.resource.as_deref().map_or(listed, |advertised| advertised == resource)
     };
-    let found = nodes.flat_map(listed).filter(|(_, node, share)| mine(node, share));
+    let refused = |(_, _, share): &(_, _, &ShareState)| share.refused_resize.is_some();
+    let found = nodes.flat_map(listed).filter(refused).filter(|(_, node, share)| mine(node, share));
     let refused = found.filter_map(|(node, _, share)| {
         let (owner, RefusedResize { used, .. }) = (share.device.owner.as_ref()?, share.refused_resize.as_ref()?);
         let limit = share.memory.as_ref().map_or_else(String::new, |memory| format!(" of {memory}"));

@@ -109,7 +109,7 @@ fn definitions(fleet: &Fleet, pool: &GpuPool) -> (Vec<ProvenDefinition>, Resourc
 }
 
 fn gpu<'a>(planned: &PlannedGpu<'a>, resources: &'a Resources, mode: LayoutMode) -> RolloutGpu<'a> {
-    let PlannedGpu { key, plan: _, spec, target, changing: _, wanted, blocked, rank } = *planned;
+    let PlannedGpu { key, spec, target, wanted, blocked, rank, .. } = *planned;
     let change = spec.and_then(|s| s.change.as_ref());
     let failed = change.filter(|c| c.phase >= ChangePhase::RollingBack);
     RolloutGpu {

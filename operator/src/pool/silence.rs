@@ -6,10 +6,7 @@ use gputenancy_crds::{
     condition::{self, ConditionUpdate},
     reasons::{self, Reason},
 };
-use gputenancy_engine::{
-    fleet::Fleet,
-    liveness::{AgentState, GRACE_PERIOD, Liveness},
-};
+use gputenancy_engine::liveness::{AgentState, GRACE_PERIOD, Liveness};
 use gputenancy_service::events::EventType;
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
 
@@ -21,16 +18,23 @@ pub const AGENT_SILENT: &str = "AgentSilent";
 /// Most nodes that a message names.
 const MOST_NAMED: usize = 16;
 
-/// Nodes whose agent does not report, with why.
-fn silent<'a>(fleet: &Fleet, nodes: &BTreeSet<&'a str>) -> Vec<(&'a str, Liveness)> {
-    let found = nodes.iter().map(|node| (*node, fleet.liveness(node)));
-    found.filter(|(_, liveness)| !liveness.is_alive()).collect()
+/// Nodes of the fleet whose agent does not report, with why.
+pub type Silent<'a> = BTreeMap<&'a str, Liveness>;
+
+/// Those of these nodes.
+fn among<'a>(silent: &Silent<'a>, nodes: &BTreeSet<&str>) -> Vec<(&'a str, Liveness)> {
+    silent.iter().filter(|(node, _)| nodes.contains(*node)).map(|(node, liveness)| (*node, *liveness)).collect()
 }
 
 /// Those that reported once, after the grace period. While the condition is True all count if no grace period is over: the time for which
 /// a pod is absent starts again with the operator.
-fn lost<'a>(fleet: &Fleet, nodes: &BTreeSet<&'a str>, old: &[Condition], now: Timestamp) -> Vec<(&'a str, Liveness)> {
-    let mut silent = silent(fleet, nodes);
+fn lost<'a>(
+    silent: &Silent<'a>,
+    nodes: &BTreeSet<&str>,
+    old: &[Condition],
+    now: Timestamp,
+) -> Vec<(&'a str, Liveness)> {
+    let mut silent = among(silent, nodes);
     silent.retain(|(_, l)| l.state != AgentState::NeverReported);
     let over = |(_, l): &(&str, Liveness)| l.is_silent_for(GRACE_PERIOD, now);
     if silent.iter().any(over) {
@@ -42,8 +46,8 @@ fn lost<'a>(fleet: &Fleet, nodes: &BTreeSet<&'a str>, old: &[Condition], now: Ti
 }
 
 /// The condition `AgentSilent`. Nodes that have never reported have the reason `NoAgent` or `NodeNotReady` of `Ready`.
-pub fn update(fleet: &Fleet, nodes: &BTreeSet<&str>, old: &[Condition], now: Timestamp) -> ConditionUpdate {
-    let silent = lost(fleet, nodes, old, now);
+pub fn update(silent: &Silent<'_>, nodes: &BTreeSet<&str>, old: &[Condition], now: Timestamp) -> ConditionUpdate {
+    let silent = lost(silent, nodes, old, now);
     if silent.is_empty() {
         return ConditionUpdate::no(AGENT_SILENT, reasons::REPORTING, "the agents of all nodes report");
     }
@@ -54,9 +58,9 @@ pub fn update(fleet: &Fleet, nodes: &BTreeSet<&str>, old: &[Condition], now: Tim
 
 /// Why no change begins on nodes whose agent has not reported for longer than the grace period, or never, for `Ready`; `None`: there are
 /// none.
-pub fn not_ready(fleet: &Fleet, nodes: &BTreeSet<&str>, old: &[Condition], now: Timestamp) -> Option<String> {
-    let mut found = lost(fleet, nodes, old, now);
-    found.extend(silent(fleet, nodes).into_iter().filter(|(_, l)| l.state == AgentState::NeverReported));
+pub fn not_ready(silent: &Silent<'_>, nodes: &BTreeSet<&str>, old: &[Condition], now: Timestamp) -> Option<String> {
+    let mut found = lost(silent, nodes, old, now);
+    found.extend(among(silent, nodes).into_iter().filter(|(_, l)| l.state == AgentState::NeverReported));
     (!found.is_empty()).then(|| format!("no change begins on {}", by_cause(&found)))
 }
 
@@ -89,13 +93,12 @@ pub fn event(before: &[Condition], now: &[Condition]) -> Option<(EventType, Reas
 
 /// The pool of each node that its condition names after the grace period.
 pub fn pools<'a>(
-    fleet: &Fleet,
+    silent: &'a Silent<'_>,
     members: &'a BTreeMap<NodeName, Vec<PoolName>>,
     now: Timestamp,
 ) -> impl Iterator<Item = &'a PoolName> {
-    members.iter().filter_map(move |(node, pools)| {
-        let [pool] = pools.as_slice() else { return None };
-        let liveness = fleet.liveness(node.as_str());
+    silent.iter().filter_map(move |(node, liveness)| {
+        let [pool] = members.get(*node)?.as_slice() else { return None };
         let named = liveness.state != AgentState::NeverReported && liveness.is_silent_for(GRACE_PERIOD, now);
         named.then_some(pool)
     })

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::{
-    ChangePhase, GpuPool, GpuPoolStatus, PendingChange, PoolChange, PoolProfile, WindowTimes,
+    Capacity, ChangePhase, GpuPool, GpuPoolStatus, PendingChange, PoolChange, PoolProfile, WindowTimes,
     condition::{ConditionUpdate, Overall, READY, merge},
     reasons::{self, Reason},
 };
@@ -19,7 +19,7 @@ use super::{
     node_specs::is_releasable,
     node_views::NodeViews,
     rollout::{self, Stages},
-    silence,
+    silence::{self, Silent},
     tolerated::Tolerated,
 };
 use crate::plan::{GpuKey, NodeName, Plan, PoolName, Problem, membership, resource_name};
@@ -42,6 +42,10 @@ pub struct Seen<'a> {
     pub decisions: &'a BTreeMap<GpuKey, ChangeDecision>,
     /// Devices of each node.
     pub views: &'a NodeViews,
+    /// Devices of the fleet by resource.
+    pub devices: &'a BTreeMap<&'a str, Capacity>,
+    /// Nodes whose agent does not report.
+    pub silent: &'a Silent<'a>,
     /// Whether changes may begin now, for each pool.
     pub windows: &'a BTreeMap<String, Result<Window, WindowError>>,
     /// Stages of rollouts.
@@ -93,7 +97,7 @@ pub fn pool(seen: &Seen<'_>, pool: &GpuPool) -> GpuPoolStatus {
     updates.push(foreign(seen, &name));
     let mine = seen.problems.iter().filter(|p| p.concerns_pool(&name));
     updates.extend(enforcement::condition(pool.spec.enforcement.minimum, mine));
-    updates.push(silence::update(seen.fleet, &nodes, &old.conditions, seen.now));
+    updates.push(silence::update(seen.silent, &nodes, &old.conditions, seen.now));
     let (rollout, rolled_out) = seen.stages.report(&name).unzip();
     updates.extend(rolled_out);
     let summary =
@@ -127,10 +131,11 @@ fn nodes_of<'a>(seen: &Seen<'a>, pool: &str) -> BTreeSet<&'a str> {
 }
 
 fn profiles(seen: &Seen<'_>, pool: &GpuPool, nodes: &BTreeSet<&str>) -> Vec<PoolProfile> {
-    let here = || nodes.iter().filter_map(|n| seen.views.get(n)).map(|view| &view.devices);
+    let here = nodes.iter().filter_map(|n| seen.views.get(n)).map(|view| &view.devices);
+    let sums = devices::sums(here);
     let of = |name: &String| {
         let profile = seen.fleet.profiles.iter().find(|p| p.name_any() == *name);
-        let count = profile.map(|p| devices::sum(here(), &resource_name(name, &p.spec))).unwrap_or_default();
+        let count = profile.and_then(|p| sums.get(resource_name(name, &p.spec).as_str())).copied().unwrap_or_default();
         PoolProfile { name: name.clone(), total: count.total, allocated: count.allocated, free: count.free }
     };
     pool.spec.profiles.iter().map(of).collect()
@@ -279,7 +284,7 @@ fn overall(
             format!("no agent has reported from nodes {}: see that the agent's pods run there", without.join(", ")),
         );
     }
-    if let Some(message) = silence::not_ready(seen.fleet, nodes, old, seen.now) {
+    if let Some(message) = silence::not_ready(seen.silent, nodes, old, seen.now) {
         return waiting(reasons::NODE_NOT_READY, message);
     }
     // Between two changes nothing is under way, and yet the pool is not what it should be.
@@ -292,7 +297,7 @@ fn overall(
         .plan
         .gpus
         .iter()
-        .filter(|(_, gpu)| gpu.pool.as_str() == pool && gpu.changed)
+        .filter(|(_, gpu)| gpu.changed && gpu.pool.as_str() == pool)
         .map(|(key, gpu)| format!("GPU {} of node {}", gpu.index, key.node))
         .collect();
     if !ahead.is_empty() {

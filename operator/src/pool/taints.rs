@@ -2,12 +2,12 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use gputenancy_crds::{PoolTaint, names};
+use gputenancy_crds::{GpuPool, PoolTaint, names};
 use k8s_openapi::api::core::v1::Taint;
 use kube::ResourceExt as _;
 
 use super::{inventory::Inventory, ownership::Ownership};
-use crate::plan::NodeName;
+use crate::plan::{Cursor, NodeName};
 use gputenancy_engine::{fleet::Fleet, projection::SlimNode};
 
 /// A write of a node's taints.
@@ -24,23 +24,26 @@ pub struct TaintChange {
 /// Taints by node, where they differ from what the node has; on a node with a conflicting owner, or that several pools select, they stay.
 pub fn taints(inventory: &Inventory<'_>, ownership: &Ownership) -> BTreeMap<NodeName, TaintChange> {
     let fleet = inventory.fleet;
+    let served = |pool: &GpuPool| {
+        let taint = pool.spec.taint.clone().filter(|taint| inventory.tolerated.refuses(taint).is_none())?;
+        Some((pool.name_any(), taint))
+    };
+    let served: BTreeMap<String, PoolTaint> = fleet.pools.iter().filter_map(served).collect();
     let mut differing = BTreeMap::new();
+    let mut members = Cursor::of(&ownership.members);
     for (name, node) in &fleet.nodes {
-        let key = NodeName::from(name.as_str());
-        let pools = ownership.pools_of(&key);
-        if ownership.is_conflicting(&key) || pools.len() > 1 {
+        let pools = members.get(name).map(Vec::as_slice).unwrap_or_default();
+        if ownership.is_conflicting(name) || pools.len() > 1 {
             continue;
         }
-        let pool = pools.first().and_then(|pool| fleet.pools.iter().find(|p| p.name_any() == pool.as_str()));
-        let wanted =
-            pool.and_then(|p| p.spec.taint.as_ref()).filter(|taint| inventory.tolerated.refuses(taint).is_none());
+        let wanted = pools.first().and_then(|pool| served.get(pool.as_str()));
         let mark = node.annotations().get(names::TAINTED).map(String::as_str);
         // a mark that another client has removed is put back while its taint is there
         let known = mark.or_else(|| inventory.marks.get(name).map(String::as_str));
         let lost = || TaintChange { taints: node.spec.taints.clone(), mark: known.map(str::to_owned), before: None };
         let change = step(wanted, &node.spec.taints, known).or_else(|| (mark != known).then(lost));
         if let Some(change) = change {
-            differing.insert(key, change);
+            differing.insert(NodeName::from(name.as_str()), change);
         }
     }
     differing

@@ -2,6 +2,7 @@
 
 mod bypass;
 mod enforcement;
+mod incremental;
 mod large_fleet;
 mod newer_release;
 mod plugin_configs;
@@ -16,11 +17,10 @@ use std::{
 use gputenancy_crds::{
     Advertiser, ChangePhase, GpuNodeSpec, GpuPool, GpuTenant, GpuTenantStatus, Partitioner, Trust, condition, names,
 };
+use gputenancy_engine::fleet::{Fleet, Refusals};
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
-
-use gputenancy_engine::fleet::{Fleet, Refusals};
 
 use super::{
     decide::{FleetDecision, Remembered, decide},

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gputenancy_crds::{GpuProfileSpec, names};
+use gputenancy_crds::{FractionSize, GpuProfileSpec, names};
 use gputenancy_engine::quota::device_weights;
 use kube::ResourceExt;
 
@@ -20,14 +20,18 @@ pub fn view(seen: &Seen<'_>, snapshot: &Snapshot) -> FleetView {
         let name = profile.name_any();
         let resource = resource_name(&name, &profile.spec);
         resources.insert(resource.clone());
-        let free = devices::sum(seen.views.devices(), &resource).free;
+        let free = seen.devices.get(resource.as_str()).map_or(0, |sum| sum.free);
         let refused = refused(seen, snapshot, &name);
         let contract = contract(seen, &name, &profile.spec);
         let (trust, sharing) = (trust_needed(&profile.spec), profile.spec.device.sharing_mode());
         profiles.insert(name, ProfileView { resource, trust, sharing, refused, free, contract });
     }
-    let allocatable = seen.fleet.nodes.values().flat_map(|n| n.status.allocatable.keys());
-    resources.extend(allocatable.filter(|r| names::is_gpu_resource(r) && !names::is_canary_resource(r)).cloned());
+    for resource in seen.fleet.nodes.values().flat_map(|n| n.status.allocatable.keys()) {
+        let named = names::is_gpu_resource(resource) && !names::is_canary_resource(resource);
+        if named && !resources.contains(resource) {
+            resources.insert(resource.clone());
+        }
+    }
     let mut shortages: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for problem in seen.problems {
         if let Problem::Shortage { tenant, .. } = problem {
@@ -59,6 +63,7 @@ fn contract(seen: &Seen<'_>, name: &str, spec: &GpuProfileSpec) -> Contract {
         pools: carries.map(ResourceExt::name_any).collect(),
         support: spec.support.clone(),
         price: spec.price.clone(),
+        fraction: spec.device.fraction.as_ref().map(FractionSize::from),
     }
 }
 

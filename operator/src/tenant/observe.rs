@@ -7,7 +7,7 @@ use std::{
 
 pub use gputenancy_crds::quota::resource_key as quota_key;
 use gputenancy_crds::{
-    GpuGrantSpec, GpuTenant, GrantedProfile, VIRTUAL_CLUSTER_FINALIZER,
+    GpuGrantSpec, GpuTenant, GrantedProfile, VIRTUAL_CLUSTER_FINALIZER, names,
     reasons::{self, Reason},
 };
 use gputenancy_engine::{
@@ -84,7 +84,7 @@ pub enum Role {
     Missing,
     /// Listed, and not the tenant's.
     Foreign,
-    /// Listed to be adopted, and of no tenant.
+    /// Listed to be adopted, labelled as adoptable, and of no tenant.
     Adoptable,
     /// The tenant's, and being deleted.
     Terminating,
@@ -137,6 +137,8 @@ impl Observed {
     fn can_be_adopted(&self, namespace: &SlimNamespace) -> bool {
         namespace.metadata.deletion_timestamp.is_none()
             && namespace.metadata.name.as_ref() != Some(&self.operator_namespace)
+            // the policy gputenancy-operator-namespace refuses the write without it
+            && namespace.labels().get(names::ADOPTABLE_LABEL).is_some_and(|value| value == "true")
     }
 
     /// A managed object that exists.
@@ -214,6 +216,7 @@ impl Observed {
                 name: guarantee.profile.clone(),
                 resource_name: resource,
                 budget: guarantee.count,
+                fraction: found.contract.fraction.clone(),
                 expected: found.contract.support.expected.clone(),
                 incident: found.contract.support.incident.clone(),
             });

@@ -3,6 +3,7 @@
 use gputenancy_crds::{
     Equivalents, GpuTenantStatus, GpuUse, Isolation, NamespaceState, Network, SharingMode,
     condition::{self, ConditionUpdate, Overall, merge},
+    names,
     reasons::{self, Reason},
 };
 use k8s_openapi::jiff::SignedDuration;
@@ -128,11 +129,12 @@ fn namespaces(seen: &Observed) -> ConditionUpdate {
     };
     let foreign = named(Role::Foreign);
     if let Some(first) = foreign.first() {
-        let mut message = format!("namespace {first} {}", conflict(seen, first));
+        let (reason, why) = conflict(seen, first);
+        let mut message = format!("namespace {first} {why}");
         if foreign.len() > 1 {
             message.push_str(&format!("; listed and not the tenant's: {}", foreign.join(", ")));
         }
-        return ConditionUpdate::no(NAMESPACES, reasons::NAMESPACE_CONFLICT, message);
+        return ConditionUpdate::no(NAMESPACES, reason, message);
     }
     let terminating: Vec<&str> = named(Role::Terminating);
     if !terminating.is_empty() {
@@ -156,18 +158,28 @@ fn namespaces(seen: &Observed) -> ConditionUpdate {
 }
 
 /// Why a listed namespace is not the tenant's, and the remedy.
-fn conflict(seen: &Observed, name: &str) -> String {
-    let Some(namespace) = seen.namespaces.get(name) else { return "does not exist".into() };
+fn conflict(seen: &Observed, name: &str) -> (Reason, String) {
+    let because = |message: &str| (reasons::NAMESPACE_CONFLICT, message.to_owned());
+    let Some(namespace) = seen.namespaces.get(name) else { return because("does not exist") };
     if let Some(tenant) = gputenancy_engine::projection::tenant_of(&**namespace) {
-        return format!("belongs to tenant {tenant}: choose another name in spec.namespaces");
+        return because(&format!("belongs to tenant {tenant}: choose another name in spec.namespaces"));
     }
     if name == seen.operator_namespace {
-        return "is the operator's: choose another name in spec.namespaces".into();
+        return because("is the operator's: choose another name in spec.namespaces");
     }
     if namespace.metadata.deletion_timestamp.is_some() {
-        return "has no tenant and is being deleted; it is created again afterwards".into();
+        return because("has no tenant and is being deleted; it is created again afterwards");
     }
-    "exists and has no tenant: set adopt: true for its name in spec.namespaces, or choose another name".into()
+    let label = format!("kubectl label namespace {name} {}=true", names::ADOPTABLE_LABEL);
+    if seen.tenant.spec.namespaces.iter().any(|n| n.name == name && n.adopt) {
+        let message = format!(
+            "exists, has no tenant, and is not labelled as adoptable: have a user with the right to update GpuTenants run `{label}`, or choose another name"
+        );
+        return (reasons::NAMESPACE_NOT_ADOPTABLE, message);
+    }
+    because(&format!(
+        "exists and has no tenant: set adopt: true for its name in spec.namespaces and run `{label}`, or choose another name"
+    ))
 }
 
 fn policy(seen: &Observed) -> ConditionUpdate {

@@ -1,7 +1,7 @@
 //! From the notice to an idle device: free devices are withdrawn at once, one in use only right before its owner is evicted, because
 //! an early hold hides free neighbours from the scheduler. A device is withdrawn when the scheduler no longer counts it.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::BTreeSet};
 
 use gputenancy_crds::{Change, ChangePhase, DoNotEvict, Health, Layout, OnTimeout, UnmanagedPods, reasons};
 use gputenancy_plan::{PodName, plain};
@@ -50,10 +50,16 @@ pub(super) fn step(ctx: &ChangeContext<'_>, change: &Change) -> ChangeDecision {
         return postpone(ctx, draft, &names);
     }
     draft.decision.notified.extend(names);
+    let revised = to != plain(change.to.clone());
+    let evict_after = evictions_begin(ctx, change, &owners, revised);
+    let began = if revised { evict_after } else { change.evict_after.as_ref().map(|at| at.0) };
+    if revised && change.evict_after.is_some() {
+        draft.journal(|c| c.evict_after = evict_after.map(stamp));
+    }
     if !ctx.observation.agent_alive {
         return draft.done("waiting for the agent to report");
     }
-    let deadline = ctx.counted_from(change.evict_after.as_ref().unwrap_or(&change.started_at).0);
+    let deadline = ctx.counted_from(began.unwrap_or(change.started_at.0));
     let deadline = deadline.checked_add(policy.drain_timeout).ok();
     if deadline.is_some_and(|at| at <= now) && policy.on_timeout == OnTimeout::Rollback {
         let blockers = blockers(ctx, &removed);
@@ -68,18 +74,37 @@ pub(super) fn step(ctx: &ChangeContext<'_>, change: &Change) -> ChangeDecision {
     if !ctx.healthy() {
         return draft.done("the GPU is unhealthy: no pod is evicted before it is reset");
     }
-    let revised = to != plain(change.to.clone());
-    let notified = owners.iter().all(|(_, p)| p.noticed) || (change.phase == ChangePhase::Noticed && !revised);
-    let evict_after = match &change.evict_after {
-        Some(at) if notified || policy.notice.is_zero() => Some(at.0),
-        at if owners.is_empty() => at.as_ref().map(|at| at.0),
-        _ => now.checked_add(policy.notice).ok(),
-    };
     draft.journal(|c| c.evict_after = evict_after.map(stamp));
     match evict_after {
         Some(at) if at > now && !owners.is_empty() => notice(ctx, draft, &removed, at),
         _ => withdraw(ctx, draft, change, &removed, &to),
     }
+}
+
+/// When evictions begin. It follows from the journal and from what kubelet reports, never from a pod's annotations, which the pod's
+/// owner may write. The time moves for a pod that began to run after the notice, and for one that only the revised target evicts;
+/// `latest` bounds both, so that a series of new pods cannot postpone the evictions without end.
+fn evictions_begin(
+    ctx: &ChangeContext<'_>,
+    change: &Change,
+    owners: &[(PodName, &PodFacts)],
+    revised: bool,
+) -> Option<Timestamp> {
+    let (now, notice) = (ctx.observation.now, ctx.observation.policy.notice);
+    let Some(at) = change.evict_after.as_ref().map(|at| at.0) else {
+        return if owners.is_empty() { None } else { now.checked_add(notice).ok() };
+    };
+    let before = if revised { ctx.removed(&plain(change.to.clone())) } else { Vec::new() };
+    let before: BTreeSet<PodName> = before.iter().filter_map(|d| ctx.owner(d)).map(|(pod, _)| pod).collect();
+    let notice_ends = |(pod, facts): &(PodName, &PodFacts)| {
+        let since = if revised && !before.contains(pod) { Some(now) } else { facts.started };
+        since?.checked_add(notice).ok()
+    };
+    // an edit of profiles, pools or tenants is the platform's: its owners get the notice in full
+    let counts_from = if revised && change.intent != ctx.observation.intent { now } else { change.started_at.0 };
+    let latest = ctx.counted_from(counts_from).checked_add(notice * 2).unwrap_or(Timestamp::MAX);
+    let longest = owners.iter().filter_map(notice_ends).max();
+    Some(longest.map_or(at, |end| at.max(end.min(latest))))
 }
 
 /// Once owners are being evicted only an edit of profiles, pools or tenants may replace the change: the evictions themselves make

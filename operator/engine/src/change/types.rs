@@ -71,7 +71,10 @@ pub struct PodFacts {
     pub do_not_evict: bool,
     /// When it was created, from which the time of that annotation counts; `None`: not known.
     pub created: Option<Timestamp>,
-    /// It carries the notice of this change.
+    /// When kubelet accepted it, from which a notice of its own counts; `None`: it has none of its own.
+    pub started: Option<Timestamp>,
+    /// It carries the notice of this change, or was notified already. Decides only whether it is notified: its owner may write
+    /// the annotation.
     pub noticed: bool,
     /// The last eviction was refused.
     pub refused: Option<Refusal>,

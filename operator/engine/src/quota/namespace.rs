@@ -115,6 +115,13 @@ impl NamespaceQuota {
         let demand = |d: &PodDemand| Some(Demand { amount: d.amounts.get(key)?.milli(), stage: d.stage });
         let demands: Vec<_> = self.demands.iter().filter_map(demand).filter(|d| d.amount > 0).collect();
         let limit = self.state().and_then(|s| amount(&s.written, key)).map(Amount::milli);
-        NamespaceUsage { open: self.open && !suspended, used: self.used(key).milli(), limit, demands }
+        // a suspended team may still write its workloads down
+        let closed = suspended && !is_count_of_objects(key);
+        NamespaceUsage { open: self.open && !closed, used: self.used(key).milli(), limit, demands }
     }
+}
+
+/// Counts objects that use nothing of a node by themselves, such as Deployments.
+fn is_count_of_objects(key: &str) -> bool {
+    key.starts_with("count/") && key != "count/pods"
 }

@@ -180,6 +180,14 @@ fn suspended_tenant_admits_nothing_and_resumed_tenant_does() {
 }
 
 #[test]
+fn suspended_tenant_may_create_deployments_and_no_pods() {
+    let budget: Limits =
+        ["count/deployments.apps", "count/pods", "pods"].map(|key| (key.to_owned(), Quantity("8".into()))).into();
+    let [target] = &decide(&budget, None, &[without_quota(Presence::NewNamespace)], true).targets[..] else { panic!() };
+    assert_eq!(target.values().map(|q| q.0.as_str()).collect::<Vec<_>>(), ["8", "0", "0"], "{target:?}");
+}
+
+#[test]
 fn resource_removed_from_the_catalog_stays_limited_to_zero() {
     let removed = decide(&Limits::new(), None, &[quota(8, 8, 2, true)], false);
     assert_eq!(removed.actions, [QuotaAction::Write(limits(0))]);

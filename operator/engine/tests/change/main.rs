@@ -9,6 +9,7 @@
 mod actors;
 mod canary;
 mod crashes;
+mod notices;
 mod outcomes;
 mod scenario;
 mod seeds;

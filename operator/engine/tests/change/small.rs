@@ -91,6 +91,11 @@ impl World {
     }
 
     pub fn decide(&self) -> ChangeDecision {
+        // in this world targets change because people write others
+        self.decide_for(&format!("{:?}", self.target))
+    }
+
+    pub fn decide_for(&self, intent: &str) -> ChangeDecision {
         step(&ChangeObservation {
             cordoned: None,
             now: self.now,
@@ -99,8 +104,7 @@ impl World {
             allocatable: &self.allocatable,
             target: self.target.as_ref(),
             reason: &self.reason,
-            // in this world targets change because people write others
-            intent: &format!("{:?}", self.target),
+            intent,
             canaries: &BTreeMap::new(),
             pods: &self.pods,
             policy: &self.policy,
@@ -115,7 +119,15 @@ impl World {
 
     /// Operator: decides and carries out so many parts of the decision before it crashes.
     pub fn operate(&mut self, parts: usize) -> ChangeDecision {
-        let decision = self.decide();
+        self.carry_out(self.decide(), parts)
+    }
+
+    /// As [`Self::operate`], and all of it, after a plan for the same profiles, pools and tenants as before.
+    pub fn operate_for(&mut self, intent: &str) -> ChangeDecision {
+        self.carry_out(self.decide_for(intent), 3)
+    }
+
+    fn carry_out(&mut self, decision: ChangeDecision, parts: usize) -> ChangeDecision {
         let going = self.going(&decision);
         if let Some(spec) = decision.spec.clone().filter(|_| parts > 0) {
             assert_ne!(self.node.spec.gpus.first(), Some(&spec), "a write that changes nothing");
@@ -231,7 +243,12 @@ impl World {
         let name = format!("pod-{}", self.names);
         free[pick].owner = Some(DeviceOwner { namespace: "team".into(), pod: name.clone(), container: "main".into() });
         free[pick].clients = 1;
-        let facts = PodFacts { uid: format!("uid-{name}"), controller: PodController::Replaces, ..PodFacts::default() };
+        let facts = PodFacts {
+            uid: format!("uid-{name}"),
+            controller: PodController::Replaces,
+            started: Some(self.now),
+            ..PodFacts::default()
+        };
         self.pods.insert(PodName { namespace: "team".into(), name }, facts);
     }
 

@@ -229,6 +229,7 @@ impl World {
             controller: pod.controller.clone(),
             do_not_evict: false,
             created: None,
+            started: None,
             noticed: pod.notice.is_some_and(|n| deadline.is_none_or(|d| d == n)),
             refused: self.refused.get(&pod.uid).map(|at| Refusal { at: *at, message: "budget b".into() }),
         };

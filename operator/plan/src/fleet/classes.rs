@@ -1,6 +1,9 @@
 //! Equivalence classes of GPUs: everything is decided once for a class, however many GPUs it has.
 
-use std::sync::Arc;
+use std::{
+    hash::{Hash, Hasher},
+    sync::Arc,
+};
 
 use gputenancy_crds::Layout;
 
@@ -41,13 +44,28 @@ impl Rule {
 }
 
 /// What the layouts depend on that a GPU may be given: equal for GPUs with the same candidates.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Likeness<'a> {
     pub options: usize,
     base: Option<&'a Arc<Layout>>,
     failed: Option<&'a Arc<Layout>>,
     changing: bool,
     used: Vec<Used<'a>>,
+}
+
+/// Layouts count with a short summary: equal ones are mostly one value, so that they compare faster than all of it can be hashed.
+impl Hash for Likeness<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Self { options, base, failed, changing, used } = self;
+        (options, base.map(|l| summary(l)), failed.map(|l| summary(l)), changing, used).hash(state);
+    }
+}
+
+fn summary(layout: &Layout) -> u32 {
+    let instances = layout.instances.iter().map(|i| (i.start.unsigned_abs(), i.profile.bytes().next().unwrap_or(0)));
+    instances.fold(u32::from(layout.mig), |sum, (start, first)| {
+        sum.wrapping_mul(31).wrapping_add(start).wrapping_mul(31).wrapping_add(first.into())
+    })
 }
 
 /// A device in use, without the name of its pod.

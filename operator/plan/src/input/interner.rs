@@ -47,6 +47,14 @@ impl Interner {
     pub fn board(&mut self, board: BoardGeometry) -> Arc<BoardGeometry> {
         one(&mut self.boards, board)
     }
+
+    /// Drops values that nothing else has.
+    pub fn forget_unused(&mut self) {
+        self.last = None;
+        self.texts.retain(|text| Arc::strong_count(text) > 1);
+        self.layouts.retain(|layout| Arc::strong_count(layout) > 1);
+        self.boards.retain(|board| Arc::strong_count(board) > 1);
+    }
 }
 
 fn one<T: Eq + Hash>(known: &mut HashSet<Arc<T>>, value: T) -> Arc<T> {

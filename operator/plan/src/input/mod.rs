@@ -18,6 +18,7 @@ use std::{
 use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, Guarantee, TenantNamespace, Trust, quantity::Amount};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
+use self::nodes::NodeReader;
 pub use self::{
     interner::Interner,
     layout::{has_layout, plain, seen},
@@ -26,7 +27,7 @@ pub use self::{
 };
 use crate::{
     board::PARTS,
-    names::TenantName,
+    names::{NodeName, PoolName, TenantName},
     ownership::ConflictingOwner,
     problem::Problem,
     snapshot::{Snapshot, Tenant},
@@ -43,8 +44,8 @@ pub struct NodeFacts<'a> {
     pub ready: bool,
     /// Another owner of its GPUs: the plan leaves them unchanged.
     pub foreign: Option<ConflictingOwner>,
-    /// Its `GpuNode`, once the agent has written it.
-    pub gpus: Option<&'a GpuNode>,
+    /// Its `GpuNode`, once the agent has written it; a changed one is another object.
+    pub gpus: Option<&'a Arc<GpuNode>>,
 }
 
 /// What the planner needs of a tenant.
@@ -84,16 +85,54 @@ pub struct Cluster<'a> {
 impl Snapshot {
     /// Reads the cluster, and reports what in it is invalid.
     pub fn read(cluster: &Cluster<'_>) -> (Self, Vec<Problem>) {
-        let (mut interner, mut problems) = (Interner::default(), Vec::new());
-        let profiles = profiles::read(&cluster.profiles, &mut interner, &mut problems);
+        let mut snapshot = Self::default();
+        let members = membership(&cluster.pools, cluster.nodes.iter().map(|n| (n.name, n.labels)));
+        let (_, problems) = Reader::default().read(cluster, &members, &mut snapshot);
+        (snapshot, problems)
+    }
+}
+
+/// What the last snapshot was read from, so that only nodes that have changed since are read again.
+#[derive(Debug, Default)]
+pub(crate) struct Reader {
+    interner: Interner,
+    nodes: NodeReader,
+}
+
+impl Reader {
+    /// Brings the snapshot, as this reader left it, up to date with the cluster. Answers whether it differs, and what in the cluster is
+    /// invalid. `members` is the [`membership`] of the cluster's nodes.
+    pub fn read(
+        &mut self,
+        cluster: &Cluster<'_>,
+        members: &BTreeMap<NodeName, Vec<PoolName>>,
+        snapshot: &mut Snapshot,
+    ) -> (bool, Vec<Problem>) {
+        let (Self { interner, nodes }, mut problems) = (self, Vec::new());
+        let profiles = profiles::read(&cluster.profiles, interner, &mut problems);
         let name = |p: &GpuPool| p.metadata.name.clone().unwrap_or_default().into();
         let pools = cluster.pools.iter().map(|p| (name(p), pools::read(p, &mut problems))).collect();
-        let nodes = nodes::read(cluster, &mut interner, &mut problems);
-        let tenants = cluster.tenants.iter().map(|t| read_tenant(t, &mut interner)).collect();
+        let tenants = cluster.tenants.iter().map(|t| read_tenant(t, interner)).collect();
+        let mut differs = nodes.read((cluster, members), &mut snapshot.nodes, interner, &mut problems);
+        differs |= update(&mut snapshot.profiles, profiles);
+        differs |= update(&mut snapshot.pools, pools);
+        differs |= update(&mut snapshot.tenants, tenants);
+        if differs {
+            interner.forget_unused();
+        }
         problems.sort();
         problems.dedup();
-        (Self { profiles, pools, tenants, nodes }, problems)
+        (differs, problems)
     }
+}
+
+/// Replaces a value by a new one; true: it differs.
+fn update<T: PartialEq>(old: &mut T, new: T) -> bool {
+    let differs = *old != new;
+    if differs {
+        *old = new;
+    }
+    differs
 }
 
 fn read_tenant(tenant: &TenantFacts<'_>, interner: &mut Interner) -> (TenantName, Tenant) {

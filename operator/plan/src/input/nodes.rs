@@ -1,54 +1,148 @@
 //! Reading `GpuNode` objects: layouts, availability and devices in use of every GPU.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use gputenancy_crds::{
-    ChangePhase, DeviceState, GpuNode, GpuPool, GpuSpec, GpuState, Health, InstanceSpec, Isolation, MemoryScrub,
-    Partitioner, ShareState, SharingMode, names, slice_of,
+    ChangePhase, DeviceState, GpuNode, GpuPool, GpuPoolSpec, GpuSpec, GpuState, Health, InstanceSpec, Isolation,
+    MemoryScrub, Partitioner, ShareMinimum, ShareState, SharingMode, names, slice_of,
 };
 
 use super::{
     Cluster, Interner, NodeFacts,
     layout::{is_realized, mig_enabled, plain, seen},
-    selector::membership,
 };
 use crate::{
     board::BoardGeometry,
-    names::{GpuUuid, NodeName, PodName},
+    cursor::Cursor,
+    names::{GpuUuid, NodeName, PodName, PoolName},
     ownership::ConflictingOwner,
     problem::Problem,
     snapshot::{Availability, Gpu, InUse, Node, Unlimited},
 };
 
-pub(super) fn read(
-    cluster: &Cluster<'_>,
-    interner: &mut Interner,
-    problems: &mut Vec<Problem>,
-) -> BTreeMap<NodeName, Node> {
-    let members = membership(&cluster.pools, cluster.nodes.iter().map(|n| (n.name, n.labels)));
-    let pools: BTreeMap<&str, &GpuPool> =
-        cluster.pools.iter().map(|p| (p.metadata.name.as_deref().unwrap_or_default(), *p)).collect();
-    let mut nodes = BTreeMap::new();
-    for facts in &cluster.nodes {
-        let name = NodeName::from(facts.name);
-        let Some(selecting) = members.get(&name) else { continue };
-        let [pool] = selecting.as_slice() else {
-            problems.push(Problem::NodeInTwoPools { node: name, pools: selecting.clone() });
-            continue;
-        };
-        if let Some(ConflictingOwner { by, sign, remedy }) = facts.foreign.clone() {
-            problems.push(Problem::ForeignPartitioner { node: name.clone(), pool: pool.clone(), by, sign, remedy });
-        }
-        let Some(agreement) = facts.gpus else { continue };
-        let spec = pools.get(pool.as_str()).map(|p| &p.spec);
-        let read_only = spec.is_some_and(|spec| spec.partitioner == Partitioner::None);
-        let unscrubbed = spec.map(|spec| spec.enforcement.unscrubbed_memory).unwrap_or_default();
-        let admitted = unscrubbed.admits(scrub(agreement));
-        let (boards, gpus) = read_node(cluster, facts, agreement, (read_only, admitted), interner);
-        let minimum = spec.map(|spec| spec.enforcement.minimum).unwrap_or_default();
-        nodes.insert(name, Node { pool: pool.clone(), boards, gpus, unlimited: unlimited(minimum, agreement) });
+/// What the nodes of the last snapshot were read from, so that only nodes that have changed since are read again.
+#[derive(Debug, Default)]
+pub(super) struct NodeReader {
+    inputs: BTreeMap<NodeName, NodeInput>,
+    /// Number of the present reading.
+    reading: u64,
+    /// Some pod had a priority in the last reading.
+    prioritized: bool,
+}
+
+/// What one node was read from, apart from the priorities of pods.
+#[derive(Debug)]
+struct NodeInput {
+    /// The object; a changed one is another.
+    gpus: Arc<GpuNode>,
+    pool: PoolName,
+    rules: Rules,
+    ready: bool,
+    foreign: bool,
+    /// Number of the reading that found the node last.
+    reading: u64,
+}
+
+/// The rules of a pool that the reading of its nodes follows.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Rules {
+    read_only: bool,
+    demanded: ShareMinimum,
+}
+
+impl Rules {
+    fn of(pool: &GpuPool) -> Self {
+        let GpuPoolSpec { partitioner, enforcement, .. } = &pool.spec;
+        let demanded = ShareMinimum { minimum: enforcement.minimum, unscrubbed_memory: enforcement.unscrubbed_memory };
+        Self { read_only: *partitioner == Partitioner::None, demanded }
     }
-    nodes
+}
+
+impl NodeReader {
+    /// Brings `nodes`, as this reader left them, up to date with the cluster; true: a node differs.
+    pub fn read(
+        &mut self,
+        (cluster, members): (&Cluster<'_>, &BTreeMap<NodeName, Vec<PoolName>>),
+        nodes: &mut BTreeMap<NodeName, Node>,
+        interner: &mut Interner,
+        problems: &mut Vec<Problem>,
+    ) -> bool {
+        let name = |p: &GpuPool| PoolName::from(p.metadata.name.clone().unwrap_or_default());
+        let pools: BTreeMap<PoolName, Rules> = cluster.pools.iter().map(|p| (name(p), Rules::of(p))).collect();
+        let prioritized = !cluster.priorities.is_empty();
+        let priorities = std::mem::replace(&mut self.prioritized, prioritized) || prioritized;
+        self.reading += 1;
+        let mut facts: Vec<&NodeFacts<'_>> = cluster.nodes.iter().collect();
+        facts.sort_by_key(|facts| facts.name);
+        let mut differs = false;
+        let mut members = Cursor::of(members);
+        let mut known = self.inputs.iter_mut().peekable();
+        let mut read = Vec::new();
+        for facts in facts {
+            let Some((name, selecting)) = members.entry(facts.name) else { continue };
+            let [pool] = selecting.as_slice() else {
+                problems.push(Problem::NodeInTwoPools { node: name.clone(), pools: selecting.clone() });
+                continue;
+            };
+            if let Some(ConflictingOwner { by, sign, remedy }) = facts.foreign.clone() {
+                problems.push(Problem::ForeignPartitioner { node: name.clone(), pool: pool.clone(), by, sign, remedy });
+            }
+            let Some(gpus) = facts.gpus else { continue };
+            let rules = pools.get(pool).copied().unwrap_or_default();
+            let (ready, foreign) = (facts.ready, facts.foreign.is_some());
+            while known.next_if(|(known, _)| *known < name).is_some() {}
+            if let Some((_, known)) = known.next_if(|(known, _)| *known == name) {
+                known.reading = self.reading;
+                let same = Arc::ptr_eq(&known.gpus, gpus)
+                    && known.pool == *pool
+                    && (known.rules, known.ready, known.foreign) == (rules, ready, foreign);
+                if same && (!priorities || nodes.get(name).is_some_and(|node| has_priorities(cluster, node))) {
+                    continue;
+                }
+            }
+            let node = node(cluster, facts, gpus, (pool, rules), interner);
+            if nodes.get(name) != Some(&node) {
+                differs = true;
+                nodes.insert(name.clone(), node);
+            }
+            let (gpus, pool) = (Arc::clone(gpus), pool.clone());
+            let input = NodeInput { gpus, pool, rules, ready, foreign, reading: self.reading };
+            read.push((name.clone(), input));
+        }
+        self.inputs.extend(read);
+        self.inputs.retain(|_, input| input.reading == self.reading);
+        if self.inputs.len() < nodes.len() {
+            differs = true;
+            nodes.retain(|name, _| self.inputs.contains_key(name));
+        }
+        differs
+    }
+}
+
+/// Whether the pods of a node have the priorities that were read.
+fn has_priorities(cluster: &Cluster<'_>, node: &Node) -> bool {
+    let mut used = node.gpus.values().flat_map(|gpu| &gpu.used);
+    used.all(|used| {
+        let pod = used.pod.as_ref();
+        used.priority == priority(cluster, pod.map(|pod| (&*pod.namespace, &*pod.name)))
+    })
+}
+
+/// Value of the priority class of a pod, by namespace and name.
+fn priority(cluster: &Cluster<'_>, pod: Option<(&str, &str)>) -> i32 {
+    pod.and_then(|pod| cluster.priorities.get(&pod)).copied().unwrap_or(0)
+}
+
+fn node(
+    cluster: &Cluster<'_>,
+    facts: &NodeFacts<'_>,
+    agreement: &GpuNode,
+    (pool, Rules { read_only, demanded }): (&PoolName, Rules),
+    interner: &mut Interner,
+) -> Node {
+    let admitted = demanded.unscrubbed_memory.admits(scrub(agreement));
+    let (boards, gpus) = read_node(cluster, facts, agreement, (read_only, admitted), interner);
+    Node { pool: pool.clone(), boards, gpus, unlimited: unlimited(demanded.minimum, agreement) }
 }
 
 /// Whether the driver of a node overwrites freed memory.
@@ -73,7 +167,7 @@ fn unlimited(minimum: Isolation, node: &GpuNode) -> Unlimited {
     Unlimited { modes: weak, why }
 }
 
-type Read = (Vec<std::sync::Arc<BoardGeometry>>, BTreeMap<GpuUuid, Gpu>);
+type Read = (Vec<Arc<BoardGeometry>>, BTreeMap<GpuUuid, Gpu>);
 
 fn read_node(
     cluster: &Cluster<'_>,
@@ -152,7 +246,7 @@ fn devices_in_use(
     let held = |start: i32| state.holders.iter().any(|h| h.start.unwrap_or(start) == start);
     let mut in_use = |d: &DeviceState, (start, share): (i32, bool), profile: Option<&str>, resource: &str| {
         let owner = d.owner.as_ref();
-        let priority = owner.and_then(|o| cluster.priorities.get(&(&*o.namespace, &*o.pod))).copied();
+        let priority = priority(cluster, owner.map(|o| (&*o.namespace, &*o.pod)));
         InUse {
             start,
             share,
@@ -160,7 +254,7 @@ fn devices_in_use(
             resource: interner.text(resource),
             pod: owner.map(|o| PodName { namespace: interner.text(&o.namespace), name: o.pod.clone() }),
             unattributed: owner.is_none() && held(start),
-            priority: priority.unwrap_or(0),
+            priority,
             memory: None,
         }
     };

@@ -15,15 +15,12 @@ pub fn membership<'a>(
     let name = |p: &GpuPool| PoolName::from(p.metadata.name.clone().unwrap_or_default());
     let valid = pools.iter().filter(|p| check(&p.spec.node_selector).is_ok());
     let selectors: BTreeMap<PoolName, &LabelSelector> = valid.map(|p| (name(p), &p.spec.node_selector)).collect();
-    let mut members = BTreeMap::new();
-    for (node, labels) in nodes {
+    let of = |(node, labels): (&'a str, _)| {
         let by: Vec<PoolName> =
             selectors.iter().filter(|(_, s)| selects(s, labels)).map(|(pool, _)| pool.clone()).collect();
-        if !by.is_empty() {
-            members.insert(NodeName::from(node), by);
-        }
-    }
-    members
+        (!by.is_empty()).then(|| (NodeName::from(node), by))
+    };
+    nodes.into_iter().filter_map(of).collect()
 }
 
 /// What makes a selector invalid.

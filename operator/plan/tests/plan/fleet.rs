@@ -1,6 +1,10 @@
 //! A fleet of real custom resources, in which plans are applied at once.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    ops::{Deref, DerefMut},
+    sync::Arc,
+};
 
 use gputenancy_crds::{
     Board, Device, DeviceOwner, DeviceState, GpuNode, GpuNodeSpec, GpuNodeStatus, GpuPool, GpuProfile, GpuSpec,
@@ -29,12 +33,31 @@ pub struct Member {
     pub name: String,
     pub labels: BTreeMap<String, String>,
     pub ready: bool,
-    pub gpus: GpuNode,
+    pub gpus: Agreement,
+}
+
+/// A `GpuNode`; a changed one is another object, as in a cache.
+#[derive(Clone)]
+pub struct Agreement(Arc<GpuNode>);
+
+impl Deref for Agreement {
+    type Target = GpuNode;
+
+    fn deref(&self) -> &GpuNode {
+        &self.0
+    }
+}
+
+impl DerefMut for Agreement {
+    fn deref_mut(&mut self) -> &mut GpuNode {
+        Arc::make_mut(&mut self.0)
+    }
 }
 
 impl Member {
     fn facts(&self) -> NodeFacts<'_> {
-        NodeFacts { name: &self.name, labels: &self.labels, ready: self.ready, foreign: None, gpus: Some(&self.gpus) }
+        let gpus = Some(&self.gpus.0);
+        NodeFacts { name: &self.name, labels: &self.labels, ready: self.ready, foreign: None, gpus }
     }
 }
 
@@ -97,7 +120,7 @@ impl Fleet {
         let mut node = GpuNode::new(name, GpuNodeSpec::default());
         node.status = Some(GpuNodeStatus { boards: kinds, gpus, ..GpuNodeStatus::default() });
         let labels = [("pool".to_owned(), pool.to_owned())].into();
-        self.nodes.push(Member { name: name.into(), labels, ready: true, gpus: node });
+        self.nodes.push(Member { name: name.into(), labels, ready: true, gpus: Agreement(Arc::new(node)) });
         self
     }
 

@@ -1,6 +1,6 @@
 //! A planner that keeps its last plan has the plan of the present fleet after any history.
 
-use gputenancy_plan::{Planner, plan};
+use gputenancy_plan::{Planner, membership, plan};
 use proptest::{prelude::*, sample::Index as Pick};
 
 use crate::{
@@ -30,6 +30,14 @@ enum Step {
     Settle,
     /// The pool leaves spare GPUs, or does not.
     Spare(bool),
+    /// Pods named like this one have a priority, or none.
+    Priority(usize, usize, i32),
+    /// A node leaves the pool, or returns.
+    Member(Pick, bool),
+    /// The pool's GPUs are observed only, or partitioned.
+    Observed(bool),
+    /// The agent of a node reports what limits shares.
+    Limits(Pick, bool),
 }
 
 const TENANTS: [&str; 3] = ["t", "u", "v"];
@@ -45,6 +53,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => any::<Pick>().prop_map(Step::Gone),
         2 => Just(Step::Settle),
         1 => any::<bool>().prop_map(Step::Spare),
+        1 => (0..3_usize, 0..8_usize, 0..2_i32).prop_map(|(t, n, p)| Step::Priority(t, n, p)),
+        1 => (any::<Pick>(), any::<bool>()).prop_map(|(n, on)| Step::Member(n, on)),
+        1 => any::<bool>().prop_map(Step::Observed),
+        1 => (any::<Pick>(), any::<bool>()).prop_map(|(n, on)| Step::Limits(n, on)),
     ];
     proptest::collection::vec(step, 1..8)
 }
@@ -104,6 +116,27 @@ fn happen(fleet: &mut Fleet, case: &Case, step: &Step, number: usize) {
             fleet.nodes.remove(at);
         }
         Step::Ready(..) | Step::Gone(_) => {}
+        Step::Priority(tenant, pod, value) => {
+            let name = (TENANTS[*tenant].to_owned(), format!("late-{pod}"));
+            fleet.priorities.insert(name, *value);
+            fleet.priorities.retain(|_, value| *value != 0);
+        }
+        Step::Member(node, on) => {
+            let at = node.index(fleet.nodes.len());
+            let pool = if *on { fleet.pools[0].metadata.name.clone().unwrap() } else { "none".to_owned() };
+            fleet.nodes[at].labels.insert("pool".into(), pool);
+        }
+        Step::Observed(only) => {
+            let partitioner = if *only { "None" } else { "Agent" };
+            fleet.pools[0].spec.partitioner = serde_json::from_value(partitioner.into()).unwrap();
+        }
+        Step::Limits(node, on) => {
+            let at = node.index(fleet.nodes.len());
+            let means = serde_json::json!({"timeSlice": "Software", "mps": "Server", "fraction": "Software"});
+            let means = on.then(|| serde_json::from_value(means).unwrap());
+            fleet.nodes[at].gpus.status.as_mut().unwrap().enforcement = means;
+            fleet.pools[0].spec.enforcement.minimum = gputenancy_crds::Isolation::Software;
+        }
         Step::Settle => {
             let plan = fleet.plan();
             fleet.apply(&plan);
@@ -125,7 +158,9 @@ proptest! {
         for (number, step) in steps.iter().enumerate() {
             happen(&mut fleet, &case, step, number);
             let (snapshot, problems) = fleet.snapshot();
-            prop_assert_eq!(planner.read(&fleet.cluster()), problems, "after {:?}", step);
+            let cluster = fleet.cluster();
+            let members = membership(&cluster.pools, cluster.nodes.iter().map(|n| (n.name, n.labels)));
+            prop_assert_eq!(planner.read(&cluster, &members), problems, "after {:?}", step);
             let (read, planned) = planner.planned();
             prop_assert_eq!(read, &snapshot, "after {:?}", step);
             prop_assert_eq!(planned, &plan(&snapshot), "after {:?}", step);

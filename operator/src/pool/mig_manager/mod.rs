@@ -50,7 +50,10 @@ pub fn adopted(fleet: &Fleet) -> Option<Fleet> {
 /// What to do about each MIG manager, by node.
 pub fn decisions(inventory: &Inventory<'_>, plan: &Plan) -> BTreeMap<String, MigManagerDecision> {
     let Inventory { fleet, now, lagging, .. } = *inventory;
-    let managed = fleet.gpu_nodes.iter().filter(|(name, n)| is_managed(n) && !lagging.contains(*name));
+    let mut managed = fleet.gpu_nodes.iter().filter(|(name, n)| is_managed(n) && !lagging.contains(*name)).peekable();
+    if managed.peek().is_none() {
+        return BTreeMap::new();
+    }
     let pools: BTreeMap<&str, &PoolName> = plan.gpus.iter().map(|(key, gpu)| (key.node.as_str(), &gpu.pool)).collect();
     let decide = |(name, node): (&String, &Arc<GpuNode>)| {
         let labels = fleet.nodes.get(name)?.labels();
@@ -99,6 +102,9 @@ pub fn configs(fleet: &Fleet, managers: &BTreeMap<String, MigManagerDecision>) -
 
 /// The layouts that the plan wants where the MIG manager partitions, with the placements that it would leave as they are.
 pub fn targets(fleet: &Fleet, plan: &Plan) -> BTreeMap<GpuKey, Layout> {
+    if !fleet.gpu_nodes.values().any(|n| is_managed(n)) {
+        return BTreeMap::new();
+    }
     let target = |(key, gpu): (&GpuKey, &crate::plan::GpuPlan)| {
         let node = fleet.gpu_nodes.get(key.node.as_str()).filter(|n| is_managed(n))?;
         let target = plain(gpu.target.as_deref()?.clone());

@@ -1,11 +1,11 @@
-//! Decisions about many nodes. `FLEET_NODES=5000 cargo test --workspace --lib -p gputenancy-operator large_fleet -- --nocapture` prints how
-//! long one takes.
+//! Decisions about many nodes.
 
 use std::time::Instant;
 
 use gputenancy_crds::{GpuNode, names};
 
 use super::*;
+use crate::pool::ownership::Ownership;
 
 const GPUS: u32 = 8;
 const PODS: u32 = 4;
@@ -86,25 +86,88 @@ fn large(nodes: u32) -> Fleet {
     fleet
 }
 
+/// Removes the owner of a device, or restores it: one changed status.
+fn toggle_owner(fleet: &mut Fleet, node: u32) {
+    let name = format!("n{node:05}");
+    let tenant = format!("t{:04}", node / 5);
+    let gpu_node = Arc::make_mut(fleet.gpu_nodes.get_mut(&name).unwrap());
+    let device = gpu_node.status.as_mut().unwrap().gpus[0].instances[0].device.as_mut().unwrap();
+    let owner = json!({"namespace": tenant, "pod": format!("{name}-0"), "container": "work"});
+    device.owner = if device.owner.is_some() { None } else { Some(read(owner)) };
+}
+
 #[test]
 fn fleet_at_rest_is_not_written_and_one_changed_status_concerns_its_pool_only() {
-    let nodes: u32 = std::env::var("FLEET_NODES").ok().and_then(|n| n.parse().ok()).unwrap_or(20);
+    let nodes = 20;
+    let (mut fleet, mut remembered) = settled_large(nodes);
+    let rest = next(&fleet, &mut remembered, 10, &[]);
+    assert!(rest.nodes.is_empty() && rest.labels.is_empty() && rest.pools.is_empty(), "{rest:?}");
+    for round in 0..5 {
+        toggle_owner(&mut fleet, round);
+        let pass = next(&fleet, &mut remembered, 100, &[]);
+        assert!(pass.nodes.is_empty() && pass.labels.is_empty(), "{pass:?}");
+        assert_eq!(pass.pools["p"].profiles[0].allocated, i32::try_from(nodes * PODS - round - 1).unwrap());
+    }
+}
+
+fn settled_large(nodes: u32) -> (Fleet, Remembered) {
     let (mut fleet, mut remembered) = (large(nodes), Remembered::default());
     for second in 0..2 {
         let pass = next(&fleet, &mut remembered, second, &[]);
         carry_out(&mut fleet, &pass);
     }
-    let rest = next(&fleet, &mut remembered, 10, &[]);
-    assert!(rest.nodes.is_empty() && rest.labels.is_empty() && rest.pools.is_empty(), "{rest:?}");
+    (fleet, remembered)
+}
 
-    let rounds = 5;
-    let start = Instant::now();
-    for round in 0..rounds {
-        let node = Arc::make_mut(fleet.gpu_nodes.get_mut(&format!("n{round:05}")).unwrap());
-        node.status.as_mut().unwrap().gpus[0].instances[0].device.as_mut().unwrap().owner = None;
-        let pass = next(&fleet, &mut remembered, 100, &[]);
-        assert!(pass.nodes.is_empty() && pass.labels.is_empty(), "{pass:?}");
-        assert_eq!(pass.pools["p"].profiles[0].allocated, i32::try_from(nodes * PODS - round - 1).unwrap());
+/// The shortest of so many rounds, in milliseconds.
+fn shortest(rounds: u32, mut work: impl FnMut()) -> f64 {
+    let times = (0..rounds).map(|_| {
+        let start = Instant::now();
+        work();
+        start.elapsed().as_secs_f64() * 1000.0
+    });
+    times.fold(f64::INFINITY, f64::min)
+}
+
+/// Times of decisions about one fleet, by name, in milliseconds.
+fn measured(nodes: u32) -> Vec<(&'static str, f64)> {
+    let (mut fleet, mut remembered) = settled_large(nodes);
+    let mut times = Vec::new();
+    times.push(("first", shortest(1, || drop(at(&fleet, 100, &[])))));
+    times.push(("at rest", shortest(10, || drop(next(&fleet, &mut remembered, 100, &[])))));
+    let mut node = 0;
+    times.push((
+        "one changed status",
+        shortest(20, || {
+            node = (node + 1) % nodes;
+            toggle_owner(&mut fleet, node);
+            drop(next(&fleet, &mut remembered, 100, &[]));
+        }),
+    ));
+    let stage = |times: &mut Vec<_>, name, work: &mut dyn FnMut()| times.push((name, shortest(10, work)));
+    let now = Timestamp::from_second(100).unwrap();
+    stage(&mut times, "  objects copied", &mut || drop(fleet.clone()));
+    stage(&mut times, "  planner's input", &mut || drop(fleet.cluster_at(now)));
+    let cluster = fleet.cluster_at(now);
+    stage(&mut times, "  ownership", &mut || drop(Ownership::of(&fleet, &cluster)));
+    let members = Ownership::of(&fleet, &cluster).members;
+    stage(&mut times, "  snapshot read and compared", &mut || drop(remembered.planner.read(&cluster, &members)));
+    let snapshot = remembered.planner.planned().0.clone();
+    stage(&mut times, "  plan", &mut || drop(crate::plan::plan(&snapshot)));
+    times
+}
+
+/// `FLEET_NODES='100 1000 5000' cargo test -p gputenancy-operator --lib times_of_decisions -- --ignored --nocapture` prints the shortest
+/// times of decisions and of some of their stages, in brackets the ratio to the first fleet. Add `--release` for times of a release build.
+#[test]
+#[ignore = "a benchmark, which asserts nothing"]
+fn times_of_decisions() {
+    let sizes = std::env::var("FLEET_NODES").unwrap_or_else(|_| "20".to_owned());
+    let sizes: Vec<u32> = sizes.split_whitespace().map(|n| n.parse().unwrap()).collect();
+    let all: Vec<_> = sizes.iter().map(|nodes| measured(*nodes)).collect();
+    println!("nodes: {sizes:?}");
+    for (row, (name, base)) in all[0].iter().enumerate() {
+        let columns = all.iter().map(|times| format!("{:10.3} ms ({:6.1})", times[row].1, times[row].1 / base));
+        println!("{name:28}{}", columns.collect::<String>());
     }
-    println!("{nodes} nodes: {:?} for each decision about one changed status", start.elapsed() / rounds);
 }

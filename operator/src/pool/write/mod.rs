@@ -173,11 +173,15 @@ impl FleetWriter {
 
 /// Drops what is remembered of nodes and pods that are gone.
 pub fn forget(nodes: &mut BTreeMap<Target, NodeState>, fleet: &Fleet) {
-    let uids: BTreeSet<&str> = fleet.pods.values().filter_map(|p| p.metadata.uid.as_deref()).collect();
     let exists =
         |name: &NodeName| fleet.nodes.contains_key(name.as_str()) || fleet.gpu_nodes.contains_key(name.as_str());
     nodes.retain(|target, _| target.node().is_some_and(exists));
-    for (target, state) in nodes {
+    let mut remembered: Vec<_> = nodes.iter_mut().filter(|(_, state)| state.awaits()).collect();
+    if remembered.is_empty() {
+        return;
+    }
+    let uids: BTreeSet<&str> = fleet.pods.values().filter_map(|p| p.metadata.uid.as_deref()).collect();
+    for (target, state) in &mut remembered {
         let cached = target.node().and_then(|name| fleet.gpu_nodes.get(name.as_str()));
         state.forget(cached.map(|n| &**n), &uids);
     }

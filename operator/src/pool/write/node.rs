@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     apply::Part,
-    plan::{NodeName, PodName},
+    plan::{Cursor, NodeName, PodName},
     pool::{
         canary::OrphanedCanary, decide::FleetDecision, labels::Labels, mig_manager::MigManagerRequest,
         node_specs::GpuWork, taints::TaintChange,
@@ -70,9 +70,12 @@ impl GpuNodeWrite {
     /// Takes what concerns GPUs out of a decision.
     pub fn by_node(fleet: &Fleet, decision: &mut FleetDecision) -> BTreeMap<NodeName, Self> {
         let mut writes: BTreeMap<NodeName, Self> = BTreeMap::new();
-        let differs = |name: &str, node: &GpuNode| pool_of(fleet, name) != node.labels().get(names::POOL_LABEL);
-        for (name, _) in fleet.gpu_nodes.iter().filter(|(name, node)| differs(name, node)) {
-            writes.entry(name.as_str().into()).or_default().pool_label = true;
+        let mut nodes = Cursor::of(&fleet.nodes);
+        for (name, gpu_node) in &fleet.gpu_nodes {
+            let pool = nodes.get(name).and_then(|n| n.labels().get(names::POOL_LABEL));
+            if pool != gpu_node.labels().get(names::POOL_LABEL) {
+                writes.entry(name.as_str().into()).or_default().pool_label = true;
+            }
         }
         for (node, work) in std::mem::take(&mut decision.nodes) {
             writes.entry(node).or_default().work = work;
@@ -108,6 +111,7 @@ impl GpuNodeWrite {
             outcome.record(mig_manager::request(node, request).await);
         }
         for (pod, uid) in cancelled_evictions {
+            state.notices.remove(&uid);
             outcome.record(pods::cancel_notice(node, &pod, &uid).await);
         }
     }
@@ -148,7 +152,7 @@ async fn gpus(
             outcome.record(pods::evict(node, state, eviction).await);
         }
         for notice in notices {
-            outcome.record(pods::notify(node, notice).await);
+            outcome.record(pods::notify(node, state, notice).await);
         }
         for request in canaries {
             canary::create(node, request).await?;

@@ -24,13 +24,21 @@ use gputenancy_engine::{
 /// A decision to evict a pod is not carried out any more after this time; the fleet is decided again.
 const LIFETIME: Duration = Duration::from_secs(3);
 
-/// Announces an eviction on its pod.
-pub async fn notify(node: NodeContext<'_>, notice: EvictionNotice) -> Result<Written, WriteError> {
+/// Announces an eviction on its pod, once for each deadline: the pod's owner may remove the annotation again and again.
+pub async fn notify(
+    node: NodeContext<'_>,
+    state: &mut NodeState,
+    notice: EvictionNotice,
+) -> Result<Written, WriteError> {
     let EvictionNotice { pod, uid, deadline, reason, elsewhere, .. } = notice;
+    if state.notices.get(&uid) == Some(&deadline) {
+        return Ok(Written::Done);
+    }
     let text = notice_text(deadline, &reason, &elsewhere);
     if annotate(node, &pod, &uid, json!(text)).await.map_err(failed(format!("announcing the eviction of pod {pod}")))? {
         report(node, &pod, EventType::Warning, reasons::EVICTION_NOTICE, text).await;
     }
+    state.notices.insert(uid, deadline);
     Ok(Written::Done)
 }
 

@@ -70,11 +70,15 @@ impl WriteQueue {
 
     /// Starts writes, as many as may be in progress; objects that failed come last.
     pub fn start(&mut self, writer: &Arc<FleetWriter>, nodes: &BTreeMap<Target, NodeState>) {
-        let Some(decided) = &self.decided else { return };
         while self.in_progress.len() < CONCURRENCY {
             let failures = |target: &Target| self.retries.get(target).map_or(0, |r| r.failures);
-            let Some(target) = self.waiting.keys().min_by_key(|t| failures(t)).cloned() else { return };
-            let Some(write) = self.waiting.remove(&target) else { return };
+            let next = self.waiting.keys().min_by_key(|t| failures(t)).cloned();
+            let write = next.and_then(|target| self.waiting.remove_entry(&target));
+            let Some((decided, (target, write))) = self.decided.as_ref().zip(write) else {
+                // the next decision writes the fleet in place unless it is in use
+                self.decided = None;
+                return;
+            };
             let failure = self.retries.get(&target).map(|r| r.failure.clone());
             let state = nodes.get(&target).cloned().unwrap_or_default();
             self.running.spawn(write.run(writer.clone(), decided.clone(), state, failure));

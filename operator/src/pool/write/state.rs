@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::{GpuNode, reasons::Reason};
 use gputenancy_service::events::EventType;
+use k8s_openapi::jiff::Timestamp;
 use kube::Resource as _;
 use tokio::time::Instant;
 
@@ -27,6 +28,8 @@ pub struct NodeState {
     pub(super) written: Option<(Option<String>, i64)>,
     /// Refused evictions by the pod's UID.
     pub refusals: BTreeMap<String, RefusedEviction>,
+    /// Deadlines of the notices that were written, by the pod's UID: a pod that loses its annotation is not notified again.
+    pub(super) notices: BTreeMap<String, Timestamp>,
     pub(super) labels: LastWrite<Labels>,
     pub(super) taint: LastWrite<Option<String>>,
 }
@@ -37,6 +40,11 @@ impl NodeState {
         self.written.is_some()
     }
 
+    /// Is there anything that a change of the cache may end?
+    pub(super) fn awaits(&self) -> bool {
+        self.is_lagging() || !self.refusals.is_empty() || !self.notices.is_empty()
+    }
+
     /// Drops what the cache has reached, and pods that are gone.
     pub(super) fn forget(&mut self, cached: Option<&GpuNode>, uids: &BTreeSet<&str>) {
         // a GpuNode that was created again begins with generation 1
@@ -44,6 +52,7 @@ impl NodeState {
             !cached.is_some_and(|n| n.metadata.uid == *uid && n.metadata.generation.is_some_and(|g| g < *generation))
         });
         self.refusals.retain(|uid, _| uids.contains(uid.as_str()));
+        self.notices.retain(|uid, _| uids.contains(uid.as_str()));
     }
 }
 

@@ -8,11 +8,12 @@ use std::{
 
 use gputenancy_crds::GpuPoolStatus;
 use gputenancy_engine::{
-    change::{ChangeDecision, Eviction},
+    change::{ChangeDecision, Eviction, EvictionNotice},
     fleet::Fleet,
 };
 use gputenancy_service::events::Publisher;
 use http::{Method, Request, Response};
+use k8s_openapi::jiff::Timestamp;
 use kube::{Client, client::Body};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -180,6 +181,21 @@ impl World {
         FleetDecision { nodes: [(name.into(), work)].into(), ..FleetDecision::default() }
     }
 
+    /// A decision that notifies the pod of a node.
+    fn notice(name: &str, deadline: i64) -> FleetDecision {
+        let notice = EvictionNotice {
+            pod: pod_on(name),
+            uid: name.into(),
+            deadline: Timestamp::from_second(deadline).unwrap(),
+            reason: "its device is removed".into(),
+            resource: None,
+            elsewhere: String::new(),
+        };
+        let decision = ChangeDecision { notices: [notice].into(), ..ChangeDecision::default() };
+        let work = GpuWork { decisions: vec![decision], ..GpuWork::default() };
+        FleetDecision { nodes: [(name.into(), work)].into(), ..FleetDecision::default() }
+    }
+
     fn decide(&mut self, mut decision: FleetDecision) {
         let writes = ObjectWrite::of(&self.fleet, &mut decision);
         self.queue.replace(self.fleet.clone(), writes);
@@ -302,6 +318,29 @@ async fn refused_eviction_is_remembered_and_others_are_failures() {
         let refusals: usize = world.nodes.values().map(|n| n.refusals.len()).sum();
         assert_eq!(refusals, usize::from(!failed), "{answer:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_notice_is_written_once() {
+    let mut world = World::new(1);
+    // the pod's owner removes the annotation, and the notice is decided again
+    for (deadline, written) in [(60, 1), (60, 1), (60, 1), (90, 2), (90, 2)] {
+        world.decide(World::notice("n-00", deadline));
+        assert_eq!(world.next().await.1, None);
+        let counts = [(&Method::PATCH, "/pods/job"), (&Method::POST, "/events")];
+        assert_eq!(counts.map(|(method, path)| world.api.count(method, path)), [written; 2], "{deadline}");
+    }
+    // a request that fails is tried again
+    world.api.rule("/pods/job", Some(Answer::Code(500)));
+    world.decide(World::notice("n-00", 120));
+    assert!(world.next().await.1.is_some());
+    // with that of the failure
+    let events = world.api.count(&Method::POST, "/events");
+    world.api.rule("/pods/job", None);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    world.decide(World::notice("n-00", 120));
+    assert_eq!(world.next().await.1, None);
+    assert_eq!(world.api.count(&Method::POST, "/events"), events + 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -91,13 +91,9 @@ fn condition_stays_while_the_objects_cannot_be_read() {
 #[test]
 fn adoption_is_noted_and_the_note_stays_with_new_labels() {
     let mut seen = observed(&json!({"namespaces": [{"name": "old", "adopt": true}]}));
-    seen.namespaces.insert(
-        "old".into(),
-        Arc::new(SlimNamespace {
-            metadata: ObjectMeta { name: Some("old".into()), ..ObjectMeta::default() },
-            ..SlimNamespace::default()
-        }),
-    );
+    let labels = Some([("gputenancy.io/adoptable".to_owned(), "true".to_owned())].into());
+    let metadata = ObjectMeta { name: Some("old".into()), labels, ..ObjectMeta::default() };
+    seen.namespaces.insert("old".into(), Arc::new(SlimNamespace { metadata, ..SlimNamespace::default() }));
     let Some(Write::AdoptNamespace(namespace)) = decide::writes(&seen).into_iter().next() else {
         panic!("no adoption")
     };

@@ -210,6 +210,11 @@ fn retained_namespace_stays_isolated() {
     assert!(matches!(decide::writes(&seen).as_slice(), [Write::Apply { kind: Managed::NetworkPolicy, .. }]));
 }
 
+/// Labels of a namespace that a tenant may adopt.
+fn adoptable() -> Value {
+    json!({"gputenancy.io/adoptable": "true"})
+}
+
 /// A tenant that lists `a2`, which exists with these labels.
 fn with_existing(adopt: bool, labels: Value) -> Observed {
     let mut seen = observed(&json!({"namespaces": [{"name": "a1"}, {"name": "a2", "adopt": adopt}]}));
@@ -221,7 +226,8 @@ fn with_existing(adopt: bool, labels: Value) -> Observed {
 
 #[test]
 fn namespace_without_tenant_is_adopted_on_request_and_released_on_deletion() {
-    let mut seen = with_existing(true, json!({"app.kubernetes.io/managed-by": "Helm"}));
+    let mut seen =
+        with_existing(true, json!({"app.kubernetes.io/managed-by": "Helm", "gputenancy.io/adoptable": "true"}));
     assert_eq!(seen.roles()[1].1, Role::Adoptable);
     let writes = decide::writes(&seen);
     let of_a2 = |w: &Write| matches!(w, Write::ApplyQuota(q) if q.namespace().as_deref() == Some("a2"));
@@ -251,7 +257,7 @@ fn events(writes: &[Write]) -> Vec<(&'static str, bool)> {
 
 #[test]
 fn namespace_adopted_retained_or_released_has_one_event() {
-    let mut seen = with_existing(true, json!({}));
+    let mut seen = with_existing(true, adoptable());
     let writes = decide::writes(&seen);
     assert_eq!(events(&writes), [("NamespaceAdopted", true)]);
     apply_writes(&mut seen, writes);
@@ -277,27 +283,54 @@ fn namespace_adopted_retained_or_released_has_one_event() {
 
 #[test]
 fn namespace_that_cannot_be_adopted_is_not_changed_and_the_message_has_a_remedy() {
-    let mut going = with_existing(true, json!({}));
+    let mut going = with_existing(true, adoptable());
     let mut namespace = (*going.namespaces["a2"]).clone();
     namespace.metadata.deletion_timestamp =
         Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
     going.namespaces.insert("a2".into(), Arc::new(namespace));
-    let mut own = with_existing(true, json!({}));
+    let mut own = with_existing(true, adoptable());
     own.operator_namespace = "a2".into();
-    for (mut seen, text) in [
-        (with_existing(false, json!({})), "set adopt: true for its name"),
+    let command = "kubectl label namespace a2 gputenancy.io/adoptable=true";
+    let (conflict, unlabelled) = ("NamespaceConflict", "NamespaceNotAdoptable");
+    let cases = vec![
+        (with_existing(false, json!({})), conflict, "set adopt: true for its name"),
+        (with_existing(false, json!({})), conflict, command),
+        (with_existing(false, adoptable()), conflict, "set adopt: true for its name"),
+        (with_existing(true, json!({})), unlabelled, command),
+        (with_existing(true, json!({"gputenancy.io/adoptable": "false"})), unlabelled, command),
+        (with_existing(true, json!({"gputenancy.io/adoptable": ""})), unlabelled, command),
         (
-            with_existing(true, json!({"gputenancy.io/tenant": "team-b"})),
+            with_existing(true, json!({"gputenancy.io/tenant": "team-b", "gputenancy.io/adoptable": "true"})),
+            conflict,
             "belongs to tenant team-b: choose another name",
         ),
-        (going, "is created again afterwards"),
-        (own, "is the operator's"),
-    ] {
+        (going, conflict, "is created again afterwards"),
+        (own, conflict, "is the operator's"),
+    ];
+    for (mut seen, expected, text) in cases {
         let before = seen.namespaces["a2"].labels().clone();
         let writes = decide::writes(&seen);
         apply_writes(&mut seen, writes);
         assert_eq!((seen.roles()[1].1, seen.namespaces["a2"].labels()), (Role::Foreign, &before));
         let (_, why, message) = reason(&seen, "Ready");
-        assert!(why == "NamespaceConflict" && message.contains(text), "{message}");
+        assert!(why == expected && message.contains(text), "{why}: {message}");
+        assert_eq!(reason(&seen, "Stalled").0, "True");
     }
+}
+
+#[test]
+fn namespace_refused_without_the_label_is_adopted_once_it_has_it() {
+    let mut seen = with_existing(true, json!({}));
+    converge(&mut seen);
+    assert_eq!(decide::writes(&seen), [], "nothing is tried again until the namespace changes");
+    let mut namespace = (*seen.namespaces["a2"]).clone();
+    namespace.labels_mut().insert("gputenancy.io/adoptable".into(), "true".into());
+    seen.namespaces.insert("a2".into(), Arc::new(namespace));
+    converge(&mut seen);
+    let labels = seen.namespaces["a2"].labels();
+    assert_eq!(
+        (labels["gputenancy.io/tenant"].as_str(), labels["gputenancy.io/adoptable"].as_str()),
+        ("team-a", "true")
+    );
+    assert_eq!(reason(&seen, "Ready").0, "True");
 }

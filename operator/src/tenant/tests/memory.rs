@@ -17,7 +17,7 @@ use crate::{
     pool::{
         Tolerated,
         decide::{Remembered, decide as decide_fleet},
-        fleet,
+        fleet::FleetReader,
         inventory::Inventory,
     },
     tenant::{Context, Standard, versions::Written},
@@ -227,7 +227,7 @@ async fn all_parts() {
     let mut remembered = Remembered::default();
     let part = Measurement::begin();
     let view = {
-        let fleet = fleet::read(&caches);
+        let fleet = FleetReader::default().read(&caches, Timestamp::now());
         part.bytes("objects read for a decision");
         let inventory = Inventory {
             fleet: &fleet,

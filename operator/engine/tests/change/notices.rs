@@ -1,0 +1,189 @@
+//! The owner of a pod may write its annotations, start pods and refuse evictions by a budget: none of these postpones the end of a
+//! drain beyond its time limits.
+
+use gputenancy_crds::{Change, ChangePhase, Layout};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use proptest::prelude::*;
+
+use crate::{config, small::World};
+
+const NOTICE: SignedDuration = SignedDuration::from_secs(20);
+const DRAIN: SignedDuration = SignedDuration::from_secs(60);
+
+fn layout(instances: &[(&str, i32)]) -> Layout {
+    let spec = |(profile, start): &(&str, i32)| serde_json::json!({"profile": profile, "start": start});
+    let instances: Vec<_> = instances.iter().map(spec).collect();
+    serde_json::from_value(serde_json::json!({"mig": true, "instances": instances})).unwrap()
+}
+
+fn small() -> Layout {
+    layout(&[("1g.10gb", 0), ("1g.10gb", 1), ("1g.10gb", 2), ("3g.40gb", 4)])
+}
+
+fn halves() -> Layout {
+    layout(&[("3g.40gb", 0), ("3g.40gb", 4)])
+}
+
+/// A change to halves with one owner has just begun.
+fn begun() -> World {
+    let mut world = World::new(&small());
+    (world.policy.notice, world.policy.drain_timeout) = (NOTICE, DRAIN);
+    world.start(0);
+    world.agent();
+    world.target = Some(halves());
+    world.operate(3);
+    world
+}
+
+fn change(world: &World) -> Option<&Change> {
+    world.node.spec.gpus[0].change.as_ref()
+}
+
+fn evict_after(world: &World) -> Timestamp {
+    change(world).unwrap().evict_after.as_ref().unwrap().0
+}
+
+fn draining(world: &World) -> bool {
+    use ChangePhase::{Evicting, Held, Noticed};
+    matches!(world.phase(), Some(Noticed | Held | Evicting))
+}
+
+fn annotate(world: &mut World, noticed: bool) {
+    world.pods.values_mut().for_each(|pod| pod.noticed = noticed);
+}
+
+/// One round of everything but pods that end.
+fn round(world: &mut World) {
+    world.operate(3);
+    world.agent();
+    world.kubelet();
+}
+
+#[test]
+fn owner_without_its_notice_is_evicted_at_the_same_time() {
+    let mut world = begun();
+    let (began, first) = (world.now, evict_after(&world));
+    assert_eq!(first, began + NOTICE);
+    while world.evicted.is_empty() {
+        assert!(world.now <= first + SignedDuration::from_secs(2), "{:#?}", world.node.spec);
+        annotate(&mut world, false);
+        round(&mut world);
+        assert!(!draining(&world) || evict_after(&world) == first);
+        assert!(world.evicted.is_empty() || world.now >= first, "evicted within its notice");
+        world.pass(SignedDuration::from_secs(1));
+    }
+}
+
+#[test]
+fn budget_and_stripped_notice_end_with_the_drain_timeout() {
+    let mut world = begun();
+    let ends = world.now + NOTICE + DRAIN;
+    world.refuses = true;
+    while world.now < ends {
+        annotate(&mut world, false);
+        round(&mut world);
+        world.pass(SignedDuration::from_secs(1));
+    }
+    world.operate(3);
+    assert!(!draining(&world), "{:?}", change(&world));
+}
+
+#[test]
+fn pod_that_starts_later_gets_a_notice_of_its_own_within_the_limit() {
+    let mut world = begun();
+    let began = world.now;
+    world.refuses = true;
+    world.pass(NOTICE);
+    for _ in 0..5 {
+        round(&mut world);
+    }
+    assert_eq!(world.phase(), Some(ChangePhase::Evicting));
+    // kubelet has given a device away after the notice
+    let joined = world.pods.keys().next().unwrap().clone();
+    world.pods.get_mut(&joined).unwrap().started = Some(world.now);
+    let decision = world.operate(3);
+    assert_eq!((world.phase(), evict_after(&world)), (Some(ChangePhase::Noticed), began + NOTICE * 2));
+    assert_eq!(decision.evictions.len(), 0);
+    world.pass(NOTICE);
+    world.pods.get_mut(&joined).unwrap().started = Some(world.now);
+    (0..2).for_each(|_| round(&mut world));
+    assert_eq!(evict_after(&world), began + NOTICE * 2, "no second time");
+    assert_ne!(world.phase(), Some(ChangePhase::Noticed));
+}
+
+#[test]
+fn owner_of_a_revised_target_gets_its_notice_and_plans_cannot_repeat_it_without_end() {
+    let mut world = begun();
+    let began = world.now;
+    (0..3).for_each(|_| world.start(0));
+    world.agent();
+    annotate(&mut world, true);
+    let targets = [layout(&[("1g.10gb", 0), ("2g.20gb", 2), ("3g.40gb", 4)]), halves()];
+    let intent = |world: &World| change(world).unwrap().intent.clone();
+    for turn in 0..20 {
+        world.target = Some(targets[turn % 2].clone());
+        // the plan has changed because of pods, not because of an edit
+        let kept = intent(&world);
+        world.operate_for(&kept);
+        if !draining(&world) {
+            break;
+        }
+        assert!(evict_after(&world) <= began + NOTICE * 2, "turn {turn}");
+        world.pass(SignedDuration::from_secs(5));
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Move {
+    Strip,
+    Forge,
+    Start(usize),
+    Refuse(bool),
+    Reap,
+    Round,
+    Time(i64),
+}
+
+fn moves() -> impl Strategy<Value = Vec<Move>> {
+    let one = prop_oneof![
+        3 => Just(Move::Strip),
+        1 => Just(Move::Forge),
+        2 => (0_usize..4).prop_map(Move::Start),
+        1 => any::<bool>().prop_map(Move::Refuse),
+        1 => Just(Move::Reap),
+        6 => Just(Move::Round),
+        4 => (1_i64..9).prop_map(Move::Time),
+    ];
+    prop::collection::vec(one, 0..160)
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn tenant_cannot_postpone_the_end_of_a_drain(moves in moves(), joins in any::<bool>()) {
+        let mut world = begun();
+        let started = world.now;
+        let notices = if joins { NOTICE * 2 } else { NOTICE };
+        for step in moves {
+            match step {
+                Move::Strip => annotate(&mut world, false),
+                Move::Forge => annotate(&mut world, true),
+                Move::Start(pick) if joins => world.start(pick),
+                Move::Start(_) => {}
+                Move::Refuse(refuses) => world.refuses = refuses,
+                Move::Reap => world.reap(),
+                Move::Round => round(&mut world),
+                Move::Time(seconds) => world.pass(SignedDuration::from_secs(seconds)),
+            }
+            let same = change(&world).filter(|c| c.started_at.0 == started && draining(&world));
+            let Some(begins) = same.and_then(|c| c.evict_after.as_ref()) else { continue };
+            prop_assert!(begins.0 <= started + notices, "evictions begin {} after {started}", begins.0);
+        }
+        if change(&world).is_some_and(|c| c.started_at.0 == started) {
+            world.now = world.now.max(started + notices + DRAIN);
+            round(&mut world);
+            prop_assert!(!draining(&world), "{:?}", change(&world));
+        }
+    }
+}
