@@ -62,6 +62,11 @@ imagePullSecrets:
 {{- if and .Values.policies.enabled (or (eq $hide "Mutate") (and (eq $hide "auto") (semverCompare ">=1.36-0" .Capabilities.KubeVersion.Version))) -}}true{{- end -}}
 {{- end }}
 
+{{- /* "true" where the API server fills in pods of tenants, and so takes KAI's annotations of fractions. */ -}}
+{{- define "gputenancy.fillsInPods" -}}
+{{- if or (include "gputenancy.hidesGpus" .) (eq (include "gputenancy.gpuToleration" .) "Mutate") -}}true{{- end -}}
+{{- end }}
+
 {{- /* PriorityClasses that every tenant may use, in JSON: those of the values, and the cluster's default class, which the API server writes into
        pods without one. helm template, and so Argo CD, cannot read the cluster. */ -}}
 {{- define "gputenancy.commonPriorityClasses" -}}
@@ -95,3 +100,8 @@ runAsGroup: 65532
 capabilities: {drop: [ALL]}
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
+
+{{/* A text of CEL, cut: the API server shows no message of more than 5 KiB. */}}
+{{- define "gputenancy.short" -}}
+[{{ . }}].map(t, t.size() > 1000 ? t.substring(0, 1000) + ' …' : t)[0]
+{{- end -}}
