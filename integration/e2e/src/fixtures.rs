@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-pub use crate::specs::{merged, restricted_spec};
+pub use crate::specs::{merged, patched, restricted_spec};
 use crate::{
     Error, Result, World,
     scenario::{pool_ready, tenant_ready, wait_for_devices},
@@ -101,4 +101,34 @@ pub async fn two_small_pods(world: &World) -> Result<()> {
     }
     world.kubectl(&["scale", "deployment", "-n", "small", "w", "--replicas=2"]).await?;
     wait_for_devices(world, &["gpu-1"], 2).await.map(drop)
+}
+
+/// A canary pod as the operator writes it, with these fields of its pod, of its spec and of its container applied to it as merge patches.
+pub fn canary(pod: Value, spec: Value, container: Value) -> Value {
+    let device = json!({"gputenancy.io/canary_0_4": "1"});
+    let all = json!({
+        "name": "canary", "image": "x", "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
+        "resources": {"limits": device, "requests": device},
+    });
+    let here = json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["gpu-1"]}]});
+    let affinity =
+        json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [here]}}});
+    let fields = json!({
+        "restartPolicy": "Never", "activeDeadlineSeconds": 120, "terminationGracePeriodSeconds": 5,
+        "priorityClassName": "gputenancy-canary", "serviceAccountName": "gputenancy-canary",
+        "automountServiceAccountToken": false, "enableServiceLinks": false, "affinity": affinity,
+        "tolerations": [{"operator": "Exists"}],
+        "securityContext": {
+            "runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 65532, "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [patched(all, container)],
+    });
+    let labels = json!({
+        "app.kubernetes.io/name": "gputenancy-canary", "app.kubernetes.io/managed-by": "gputenancy",
+        "gputenancy.io/canary": "1g.10gb",
+    });
+    let notes = json!({"gputenancy.io/canary-node": "gpu-1", "gputenancy.io/canary-device": "1g.10gb at 4"});
+    let metadata = json!({"name": "canary", "labels": labels, "annotations": notes});
+    patched(json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": patched(fields, spec)}), pod)
 }

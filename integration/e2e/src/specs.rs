@@ -11,6 +11,22 @@ pub fn restricted_spec(container: Value) -> Value {
     })
 }
 
+/// A JSON object after a merge patch (RFC 7386): objects are merged, null removes a field.
+pub fn patched(object: Value, patch: Value) -> Value {
+    let Value::Object(fields) = patch else { return patch };
+    let mut present = match object {
+        Value::Object(present) => present,
+        _ => serde_json::Map::new(),
+    };
+    for (key, value) in fields {
+        let before = present.remove(&key).unwrap_or_default();
+        if !value.is_null() {
+            present.insert(key, patched(before, value));
+        }
+    }
+    Value::Object(present)
+}
+
 /// A JSON object with more fields, which replace existing ones.
 pub fn merged(mut object: Value, fields: Value) -> Value {
     if let (Some(object), Value::Object(fields)) = (object.as_object_mut(), fields) {

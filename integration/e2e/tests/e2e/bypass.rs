@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use crate::{
     bypass_claims::{admin_access_without_label, marks_of_the_scheduler},
     bypass_cordons::only_daemon_sets_tolerate_cordons,
+    bypass_plugins::{annotations_of_plugins, notices, sizes},
 };
 
 /// Annotation of a manifest with the text of its refusal.
@@ -193,6 +194,8 @@ async fn policies_without_operator_refuse_every_bypass_and_admit_usual_workloads
         only_daemon_sets_tolerate_cordons(&world).await?;
         bypasses(&world).await?;
         pod_updates(&world).await?;
+        annotations_of_plugins(&world, WAITING).await?;
+        sizes(&world).await?;
         marks_of_the_scheduler(&world, WAITING).await?;
         debug_container_gets_no_gpu(&world).await?;
         grace_periods(&world).await?;
@@ -295,7 +298,7 @@ fn has_gpu(container: &Value) -> bool {
 async fn usual_workloads(world: &World) -> Result<()> {
     world.set(&[json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "batch"}, "value": 1000})]).await?;
     let all = manifests(world, "admitted.yaml").await?;
-    ensure(all.len() >= 40, format!("{} manifests of usual workloads", all.len()))?;
+    ensure(all.len() >= 50, format!("{} manifests of usual workloads", all.len()))?;
     let mut wrong = vec![];
     for object in all {
         let pod = pod_of(&object);
@@ -390,12 +393,12 @@ async fn bypasses(world: &World) -> Result<()> {
     }
     world.kubectl(&["label", "namespace", "t", "resource.kubernetes.io/admin-access-"]).await?;
     ensure(wrong.is_empty(), wrong.join("\n"))?;
-    ensure(count >= 190, format!("{count} bypasses were tried"))
+    ensure(count >= 210, format!("{count} bypasses were tried"))
 }
 
 const GRANT: &str = "/apis/gputenancy.io/v1alpha1/namespaces/t/gpugrants/grant";
 /// A pod that is not scheduled and has a finalizer.
-const WAITING: &str = "/api/v1/namespaces/t/pods/waiting";
+pub(crate) const WAITING: &str = "/api/v1/namespaces/t/pods/waiting";
 
 /// Policies hold for updates of an existing pod.
 async fn pod_updates(world: &World) -> Result<()> {
@@ -440,6 +443,7 @@ async fn pod_updates(world: &World) -> Result<()> {
         }
         Actor::Admin.check(&world.client, Verb::Merge, &format!("{WAITING}{what}"), &body, refused).await?;
     }
+    notices(world).await?;
     let listed = Some("uses images of docker.io/library, registry.example.com:5000/t");
     for (image, refused) in [("docker.io/library/i:2", None), ("ghcr.io/x/y", listed)] {
         let spec = json!({"containers": [{"name": "c", "image": image}]});

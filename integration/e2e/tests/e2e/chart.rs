@@ -241,7 +241,14 @@ fn lint_embeds_policies_of_default_values() {
     let lines =
         |text: &str| text.lines().map(str::trim_end).filter(|l| !l.is_empty()).map(String::from).collect::<Vec<_>>();
     let file = product::root().join("kubectl-gpu/default-policies.yaml");
-    let files = ["tenant-pods", "tenant-policies", "tenant-controllers", "tenant-images", "tenant-ingresses"];
+    let files = [
+        "tenant-pods",
+        "tenant-pod-defaults",
+        "tenant-policies",
+        "tenant-controllers",
+        "tenant-images",
+        "tenant-ingresses",
+    ];
     let text = files.map(|file| rendered(&format!("{file}.yaml"), &[])).concat();
     if std::env::var("INSTA_UPDATE").is_ok_and(|update| update == "always") {
         fs::write(&file, &text).unwrap();
@@ -256,20 +263,36 @@ fn lint_embeds_policies_of_default_values() {
 
 #[test]
 fn annotations_of_networks_and_ingresses_are_those_of_the_values() {
-    let (networks, conditions) = ("k8s.v1.cni.cncf.io/networks", "alb.ingress.kubernetes.io/conditions.*");
-    let groups = "alb.ingress.kubernetes.io/group.*";
+    let networks = "k8s.v1.cni.cncf.io/networks";
     let permits = |values: &[&str]| rendered("tenant-pods.yaml", values).contains(&format!("!(k in ['{networks}']))"));
     assert!(permits(&[&format!("policies.networkAnnotations={{{networks}}}")]));
     assert!(!permits(&[]) && !permits(&["policies.networkAnnotations=null"]));
-    let starts = |values: &[&str]| {
-        rendered("tenant-ingresses.yaml", values).contains(
-            "['alb.ingress.kubernetes.io/group.','alb.ingress.kubernetes.io/conditions.'].exists(s, k.startsWith(s))",
-        )
-    };
-    assert!(starts(&[]) && starts(&[&format!("policies.ingressAnnotations={{{groups},{conditions}}}")]));
-    assert!(!starts(&["policies.ingressAnnotations={-snippet}"]) && !starts(&["policies.ingressAnnotations=null"]));
+    let ingresses = |values: &[&str], words: &str| rendered("tenant-ingresses.yaml", values).contains(words);
+    let (refused, starts) =
+        ("policies.refusedIngressAnnotations", "'alb.ingress.kubernetes.io/conditions.'].exists(s, k.startsWith(s))");
+    assert!(ingresses(&[], starts) && !ingresses(&[&format!("{refused}={{-snippet}}")], starts));
+    assert!(!ingresses(&[&format!("{refused}=null")], starts));
+    // opened for all rules of annotations
+    let opened = "!(k in ['example.com/a'] || ['b.example.com/'].exists(s, k.startsWith(s)))";
+    let more = ["policies.ingressAnnotations={example.com/a,b.example.com/*}"];
+    assert!(rendered("tenant-ingresses.yaml", &more).matches(opened).count() == 3 && !ingresses(&[], opened));
+    let known = "policies.knownIngressAnnotations={example.com/a}";
+    assert!(ingresses(&[known], "(!k.contains('/') || k in ['example.com/a'] || [].exists(s, k.startsWith(s)))"));
+    let (field, key) = ("object.spec.?loadBalancerIP", "!(k in ['metallb.io/loadBalancerIPs'])");
+    assert!(ingresses(&[], field) && !ingresses(&[], key));
+    let addresses = "policies.loadBalancerAddresses={spec.loadBalancerIP,metallb.io/loadBalancerIPs}";
+    assert!(!ingresses(&[addresses], field));
+    assert!(ingresses(&["policies.loadBalancerAddresses={metallb.io/loadBalancerIPs}"], key));
+    // ends of keys, which the list of refused annotations has, would open more than one key
+    let (success, text) = template("tenant-ingresses.yaml", &["policies.ingressAnnotations={-snippet}"]);
+    assert!(!success && text.contains("ingressAnnotations"), "{text}");
     let (success, text) = template("tenant-pods.yaml", &["policies.networkAnnotations={cni.projectcalico.org/*}"]);
     assert!(!success && text.contains("networkAnnotations"), "{text}");
+    let obeyed = |values: &[&str]| rendered("tenant-pods.yaml", values).contains("|ovn[.]kubernetes[.]io|");
+    assert!(obeyed(&[]) && !obeyed(&["policies.reservedAnnotations={example.com}"]));
+    assert!(!obeyed(&["policies.reservedAnnotations=null"]));
+    let (success, text) = template("tenant-pods.yaml", &["policies.reservedAnnotations={ovn.kubernetes.io/vpc}"]);
+    assert!(!success && text.contains("reservedAnnotations"), "{text}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use e2e::{
     Error, Result, World,
     actor::{Actor, Verb},
-    fixtures::tenant,
+    fixtures::{merged, tenant},
     objects::ensure,
     product,
     scenario::tenant_ready,
@@ -16,12 +16,13 @@ use k8s_openapi::api::core::v1::ResourceQuota;
 use kube::Api;
 use serde_json::{Value, json};
 
+use crate::bypass::collection;
+
 const OWNER: Actor = Actor::Person("ann", &["team-t"]);
 
-const RBAC: &str = "rbac.authorization.k8s.io/v1";
-
-/// Small counts for the same keys. A namespace has one `ConfigMap` of the cluster, and the role binding of its owners.
-const SMALL: [(&str, &str); 9] = [
+/// Small counts for the same keys. A namespace has one `ConfigMap` and one `ServiceAccount` of the cluster, and the role binding of its owners. Teams may
+/// not write controller revisions themselves: none is left for controllers, which would make them at any time.
+const SMALL: [(&str, &str); 23] = [
     ("services.nodeports", "1"),
     ("services.loadbalancers", "1"),
     ("services", "3"),
@@ -31,7 +32,22 @@ const SMALL: [(&str, &str); 9] = [
     ("count/roles.rbac.authorization.k8s.io", "1"),
     ("count/rolebindings.rbac.authorization.k8s.io", "2"),
     ("count/jobs.batch", "1"),
+    ("count/cronjobs.batch", "1"),
+    ("count/deployments.apps", "1"),
+    ("count/replicasets.apps", "1"),
+    ("count/statefulsets.apps", "1"),
+    ("count/daemonsets.apps", "1"),
+    (REVISIONS, "0"),
+    ("count/replicationcontrollers", "1"),
+    ("count/horizontalpodautoscalers.autoscaling", "1"),
+    ("count/poddisruptionbudgets.policy", "1"),
+    ("count/ingresses.networking.k8s.io", "1"),
+    ("count/serviceaccounts", "2"),
+    ("count/leases.coordination.k8s.io", "1"),
+    ("count/resourceclaims.resource.k8s.io", "1"),
+    ("count/resourceclaimtemplates.resource.k8s.io", "1"),
 ];
+const REVISIONS: &str = "count/controllerrevisions.apps";
 
 /// The defaults of the chart.
 fn defaults() -> BTreeMap<String, String> {
@@ -61,52 +77,83 @@ async fn quota_has(world: &World, limits: &BTreeMap<String, String>) -> Result<(
     .await
 }
 
-/// Path of the collection, and an object of its kind.
-fn one(kind: &str, name: &str, fields: Value) -> (String, Value) {
-    let (api, plural) = match kind {
-        "Role" => (RBAC, "roles"),
-        "RoleBinding" => (RBAC, "rolebindings"),
-        "Job" => ("batch/v1", "jobs"),
-        "ConfigMap" => ("v1", "configmaps"),
-        "Secret" => ("v1", "secrets"),
-        "Service" => ("v1", "services"),
-        _ => ("v1", "persistentvolumeclaims"),
-    };
-    let root = if api == "v1" { "/api/v1".to_owned() } else { format!("/apis/{api}") };
-    let mut object = json!({"apiVersion": api, "kind": kind, "metadata": {"name": name}});
-    for (key, value) in fields.as_object().into_iter().flatten() {
-        object[key] = value.clone();
-    }
-    (format!("{root}/namespaces/t/{plural}"), object)
+/// An object with these fields.
+fn one(api: &str, kind: &str, name: &str, fields: Value) -> Value {
+    merged(json!({"apiVersion": api, "kind": kind, "metadata": {"name": name}}), fields)
 }
 
-fn service(name: &str, fields: Value) -> (String, Value) {
-    let mut spec = json!({"ports": [{"port": 80}]});
-    for (key, value) in fields.as_object().into_iter().flatten() {
-        spec[key] = value.clone();
-    }
-    one("Service", name, json!({"spec": spec}))
+fn service(name: &str, fields: Value) -> Value {
+    one("v1", "Service", name, json!({"spec": merged(json!({"ports": [{"port": 80}]}), fields)}))
 }
 
-/// One object for each of the small counts, which it fills.
-fn objects(name: &str) -> [(&'static str, (String, Value)); 9] {
+/// A template of pods that no node runs, with a label of its own, so that no other controller takes them.
+fn template(label: &str) -> Value {
+    let restricted = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}});
+    let container = json!({"name": "c", "image": "i", "securityContext": restricted});
+    let security = json!({"runAsNonRoot": true, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}});
+    let spec =
+        json!({"nodeSelector": {"example.com/none": "true"}, "containers": [container], "securityContext": security});
+    json!({"metadata": {"labels": {"a": label}}, "spec": spec})
+}
+
+/// The spec of a controller with these fields.
+fn controller(kind: &str, name: &str, fields: Value) -> Value {
+    let spec = json!({"selector": {"matchLabels": {"a": kind}}, "template": template(kind)});
+    one("apps/v1", kind, name, json!({"spec": merged(spec, fields)}))
+}
+
+/// One object for each of the small counts, which it fills. None of them creates further objects, except revisions.
+fn objects(name: &str) -> [(&'static str, Value); 23] {
+    let rbac = "rbac.authorization.k8s.io";
+    let rbac_v1 = &format!("{rbac}/v1");
     let balancer = json!({"type": "LoadBalancer", "allocateLoadBalancerNodePorts": false});
     let claim = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}, "storageClassName": "none"});
-    let container = json!({"name": "c", "image": "i"});
-    let job = json!({"suspend": true, "template": {"spec": {"restartPolicy": "Never", "containers": [container]}}});
-    let view =
-        json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "gputenancy:tenant-viewer"});
+    let mut once = template("job");
+    once["spec"]["restartPolicy"] = json!("Never");
+    let job = json!({"suspend": true, "template": once});
+    let cron = json!({"schedule": "0 2 * * *", "suspend": true, "jobTemplate": {"spec": job}});
+    let replication = json!({"replicas": 0, "selector": {"a": "rc"}, "template": template("rc")});
+    let view = json!({"apiGroup": rbac, "kind": "ClusterRole", "name": "gputenancy:tenant-viewer"});
+    let autoscaler =
+        json!({"maxReplicas": 1, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "none"}});
+    let budget = json!({"minAvailable": 1, "selector": {"matchLabels": {"a": "b"}}});
+    let backend = json!({"service": {"name": "s", "port": {"number": 80}}});
+    let resource = "resource.k8s.io/v1";
     let named = |kind: &str| format!("{kind}-{name}");
     [
         ("services.nodeports", service(&named("port"), json!({"type": "NodePort"}))),
         ("services.loadbalancers", service(&named("balancer"), balancer)),
         ("services", service(&named("service"), json!({}))),
-        ("configmaps", one("ConfigMap", name, json!({}))),
-        ("secrets", one("Secret", name, json!({}))),
-        ("persistentvolumeclaims", one("PersistentVolumeClaim", name, json!({"spec": claim}))),
-        ("count/roles.rbac.authorization.k8s.io", one("Role", name, json!({"rules": []}))),
-        ("count/rolebindings.rbac.authorization.k8s.io", one("RoleBinding", name, json!({"roleRef": view}))),
-        ("count/jobs.batch", one("Job", name, json!({"spec": job}))),
+        ("configmaps", one("v1", "ConfigMap", name, json!({}))),
+        ("secrets", one("v1", "Secret", name, json!({}))),
+        ("persistentvolumeclaims", one("v1", "PersistentVolumeClaim", name, json!({"spec": claim}))),
+        ("count/roles.rbac.authorization.k8s.io", one(rbac_v1, "Role", name, json!({"rules": []}))),
+        ("count/rolebindings.rbac.authorization.k8s.io", one(rbac_v1, "RoleBinding", name, json!({"roleRef": view}))),
+        ("count/jobs.batch", one("batch/v1", "Job", name, json!({"spec": job}))),
+        ("count/cronjobs.batch", one("batch/v1", "CronJob", name, json!({"spec": cron}))),
+        // a paused Deployment has no ReplicaSet
+        ("count/deployments.apps", controller("Deployment", name, json!({"paused": true}))),
+        ("count/replicasets.apps", controller("ReplicaSet", name, json!({"replicas": 0}))),
+        ("count/statefulsets.apps", controller("StatefulSet", name, json!({"replicas": 0, "serviceName": "s"}))),
+        ("count/daemonsets.apps", controller("DaemonSet", name, json!({}))),
+        (REVISIONS, one("apps/v1", "ControllerRevision", name, json!({"revision": 1, "data": {"a": "b"}}))),
+        ("count/replicationcontrollers", one("v1", "ReplicationController", name, json!({"spec": replication}))),
+        (
+            "count/horizontalpodautoscalers.autoscaling",
+            one("autoscaling/v2", "HorizontalPodAutoscaler", name, json!({"spec": autoscaler})),
+        ),
+        ("count/poddisruptionbudgets.policy", one("policy/v1", "PodDisruptionBudget", name, json!({"spec": budget}))),
+        (
+            "count/ingresses.networking.k8s.io",
+            one("networking.k8s.io/v1", "Ingress", name, json!({"spec": {"defaultBackend": backend}})),
+        ),
+        ("count/serviceaccounts", one("v1", "ServiceAccount", name, json!({}))),
+        ("count/leases.coordination.k8s.io", one("coordination.k8s.io/v1", "Lease", name, json!({"spec": {}}))),
+        ("count/resourceclaims.resource.k8s.io", one(resource, "ResourceClaim", name, json!({"spec": {}}))),
+        (
+            "count/resourceclaimtemplates.resource.k8s.io",
+            one(resource, "ResourceClaimTemplate", name, json!({"spec": {"spec": {}}})),
+        ),
     ]
 }
 
@@ -141,11 +188,14 @@ async fn counted(world: &World) -> Result<()> {
     product::install_with(&world.lab, &[], &["--values", &file.path().display().to_string()]).await?;
     quota_has(world, &small).await?;
     tenant_ready(world, "t").await?;
-    for (_, (path, object)) in objects("first") {
-        OWNER.does(&world.client, Verb::Create, &path, &object).await?;
+    for (key, object) in objects("first") {
+        if key != REVISIONS {
+            OWNER.does(&world.client, Verb::Create, &collection(&object), &object).await?;
+        }
     }
-    for (key, (path, object)) in objects("more") {
-        let refused = OWNER.may(&world.client, Verb::Create, &path, &object).await?;
+    for (key, object) in objects("more") {
+        let actor = if key == REVISIONS { Actor::Admin } else { OWNER };
+        let refused = actor.may(&world.client, Verb::Create, &collection(&object), &object).await?;
         let message = refused.err().map(|status| status.message).unwrap_or_default();
         let named = message.contains("exceeded quota: gputenancy, requested:") && message.contains(&format!("{key}="));
         ensure(named, format!("{key}: {message:?}"))?;

@@ -289,6 +289,26 @@ async fn earlier_access_is_named(world: &World) -> Result<()> {
     world.kubectl(&["delete", "networkpolicy", "-n", "old", "closed"]).await.map(drop)
 }
 
+/// The tenant waits for the label, with the command that sets it, and goes on once the command was run.
+async fn adopted_once_labelled(world: &World) -> Result<()> {
+    let command = "kubectl label namespace old gputenancy.io/adoptable=true";
+    for condition in ["NamespacesReady", "Ready"] {
+        let (reason, excerpts) = ("NamespaceNotAdoptable", ["namespace old", command]);
+        world.condition_becomes::<GpuTenant>("taker", condition, "False", reason, &excerpts).await?;
+    }
+    eventually("the event NamespaceNotAdoptable", PATIENCE, || async {
+        let events = pod_events(world, "default", "NamespaceNotAdoptable").await?;
+        let right = events.iter().any(|e| e.starts_with("taker: ") && e.contains(command));
+        Ok(if right { Ok(()) } else { Err(format!("{events:?}")) })
+    })
+    .await?;
+    let spaces = Api::<Namespace>::all(world.client.clone());
+    let labels = spaces.get("old").await?.labels().clone();
+    ensure(!labels.contains_key("gputenancy.io/tenant"), format!("{labels:?}"))?;
+    world.kubectl(&command.split(' ').skip(1).collect::<Vec<_>>()).await?;
+    tenant_ready(world, "taker").await.map(drop)
+}
+
 async fn adoption(world: &World) -> Result<()> {
     delete_namespace(world, "old").await?;
     let labels = json!({"app.kubernetes.io/managed-by": "other", "team": "old"});
@@ -307,7 +327,7 @@ async fn adoption(world: &World) -> Result<()> {
     world.set(&[taker(false)]).await?;
     namespace_refused(world, "taker", &["old", "adopt: true"]).await?;
     world.set(&[taker(true)]).await?;
-    tenant_ready(world, "taker").await?;
+    adopted_once_labelled(world).await?;
     let events = pod_events(world, "default", "NamespaceAdopted").await?;
     ensure(events.iter().any(|e| e.starts_with("taker: namespace old")), format!("{events:?}"))?;
     let spaces = Api::<Namespace>::all(world.client.clone());

@@ -293,14 +293,15 @@ async fn fairness(world: &World) -> Result<()> {
 }
 
 /// MTB-PL1-BC-HI-1, second use of the number: no node ports, neither of `NodePort` nor of `LoadBalancer` services, unless the tenant
-/// allows some. A quota counts both.
+/// allows some. A quota counts both; of none, a policy names the remedy for the second.
 async fn node_ports(world: &World) -> Result<()> {
     let (mine, other) = (path(MINE, "services"), path(OTHER, "services"));
     let port = service(json!({"type": "NodePort"}));
     let balancer = |ports: bool| service(json!({"type": "LoadBalancer", "allocateLoadBalancerNodePorts": ports}));
     let words = "exceeded quota: gputenancy, requested: services.nodeports=1, used: services.nodeports=0, limited: services.nodeports=0";
     refused(world, &NEIGHBOUR, Verb::Create, &other, &port, words).await?;
-    refused(world, &NEIGHBOUR, Verb::Create, &other, &balancer(true), words).await?;
+    let remedy = "spec.allocateLoadBalancerNodePorts: write false";
+    refused(world, &NEIGHBOUR, Verb::Create, &other, &balancer(true), remedy).await?;
     admitted(world, &NEIGHBOUR, Verb::Create, &other, &balancer(false)).await?;
     admitted(world, &NEIGHBOUR, Verb::Create, &other, &service(json!({}))).await?;
     admitted(world, &OWNER, Verb::Create, &mine, &port).await?;

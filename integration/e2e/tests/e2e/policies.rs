@@ -3,7 +3,7 @@
 use e2e::{
     Result, World,
     actor::{Actor, Case, Verb, check_all},
-    fixtures::merged,
+    fixtures::{self, merged, patched},
     product,
     wait::{PATIENCE, eventually},
 };
@@ -21,6 +21,9 @@ fn gpu_node(node: &str, gpus: &Value) -> Value {
 fn gpu_nodes() -> Vec<Case> {
     let other = Some("an agent may write only the GpuNode of its own node");
     let operators = Some("GpuNode.spec is written by the operator alone; change a GpuPool or a GpuTenant instead");
+    let unowned = Some("may give a GpuNode no finalizers, and no owner but its Node");
+    let owned = |kind: &str, name: &str| json!({"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": kind, "name": name, "uid": "x"}]}});
+    let finalized = json!({"metadata": {"finalizers": ["example.com/x"]}});
     let one = json!([{"uuid": "GPU-99999999-0000-0000-0000-000000000000"}]);
     let own = format!("{GPU_NODES}/gpu-1");
     let status = format!("{GPU_NODES}/gpu-1/status");
@@ -57,6 +60,32 @@ fn gpu_nodes() -> Vec<Case> {
             operators,
         ),
         ("administrator writes a layout", Actor::Admin, Verb::Apply, own.clone(), gpu_node("gpu-1", &one), operators),
+        ("operator gives it an owner", Actor::Operator, Verb::Merge, own.clone(), owned("ConfigMap", "x"), unowned),
+        ("operator gives it a finalizer", Actor::Operator, Verb::Merge, own.clone(), finalized.clone(), unowned),
+        (
+            "agent creates its own with its Node as owner",
+            Actor::Agent("new-node"),
+            Verb::Create,
+            GPU_NODES.to_owned(),
+            patched(gpu_node("new-node", &json!([])), owned("Node", "new-node")),
+            None,
+        ),
+        (
+            "agent creates its own with another owner",
+            Actor::Agent("new-node"),
+            Verb::Create,
+            GPU_NODES.to_owned(),
+            patched(gpu_node("new-node", &json!([])), owned("Node", "gpu-1")),
+            unowned,
+        ),
+        (
+            "agent creates its own with a finalizer",
+            Actor::Agent("new-node"),
+            Verb::Create,
+            GPU_NODES.to_owned(),
+            patched(gpu_node("new-node", &json!([])), finalized),
+            unowned,
+        ),
         ("operator writes a layout", Actor::Operator, Verb::Apply, own.clone(), gpu_node("gpu-1", &one), None),
         (
             "administrator labels",
@@ -200,19 +229,7 @@ fn events() -> Vec<Case> {
 
 /// A canary pod with these fields of its spec and of its container changed.
 fn canary(spec: Value, container: Value) -> Value {
-    let container = merged(
-        json!({
-            "name": "canary", "image": "x", "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
-            "resources": {"limits": {"gputenancy.io/canary_0_4": "1"}},
-        }),
-        container,
-    );
-    let all = json!({
-        "serviceAccountName": "gputenancy-canary", "automountServiceAccountToken": false, "priorityClassName": "gputenancy-canary",
-        "securityContext": {"runAsNonRoot": true, "runAsUser": 65532}, "containers": [container],
-    });
-    let meta = json!({"name": "canary", "labels": {"gputenancy.io/canary": "1g.10gb"}});
-    json!({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": merged(all, spec)})
+    fixtures::canary(json!({}), spec, container)
 }
 
 /// Objects by which owners and viewers read their tenant.
@@ -329,7 +346,13 @@ fn operator() -> Vec<Case> {
             canary(json!({"hostNetwork": true}), json!({})),
             no_canary,
         ),
-        case("a root user", Verb::Create, pods, canary(json!({"securityContext": {}}), json!({})), no_canary),
+        case(
+            "a root user",
+            Verb::Create,
+            pods,
+            canary(json!({"securityContext": {"runAsNonRoot": false, "runAsUser": 0}}), json!({})),
+            no_canary,
+        ),
         case(
             "a file of the node",
             Verb::Create,
@@ -341,7 +364,7 @@ fn operator() -> Vec<Case> {
             "a privileged pod",
             Verb::Create,
             pods,
-            canary(json!({}), json!({"securityContext": {"privileged": true}})),
+            canary(json!({}), json!({"securityContext": {"privileged": true, "allowPrivilegeEscalation": true}})),
             no_canary,
         ),
         case(

@@ -97,6 +97,12 @@ fn puller(names: &[&str]) -> Value {
     puller
 }
 
+/// The namespace that the tenant adopts.
+fn adoptable() -> Value {
+    let labels = json!({"gputenancy.io/adoptable": "true"});
+    json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "puller-old", "labels": labels}})
+}
+
 fn pod() -> Value {
     let spec = restricted_spec(json!({"name": "web", "image": "registry.example.com/web:1"}));
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": spec})
@@ -139,7 +145,7 @@ async fn pull_secret_copies_follow_source_and_tenant() {
 
 async fn copies_are_created(world: &World) -> Result<()> {
     // the ServiceAccount of the adopted namespace names a Secret already
-    world.set(&[json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "puller-old"}})]).await?;
+    world.set(&[adoptable()]).await?;
     account_names(world, "puller-old", &[]).await?;
     let own = r#"{"imagePullSecrets": [{"name": "own"}]}"#;
     world.kubectl(&["patch", "serviceaccount", "default", "-n", "puller-old", "--type=merge", "-p", own]).await?;
@@ -366,7 +372,7 @@ fn of_accounts() -> Vec<Case> {
 
 async fn check_policies(world: &World) -> Result<()> {
     put(world, NAMESPACE, "registry", TYPE, "one").await?;
-    world.set(&[json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "puller-old"}})]).await?;
+    world.set(&[adoptable()]).await?;
     world.set(&[puller(&["registry"])]).await?;
     tenant_ready(world, "puller").await?;
     put(world, "puller", "mirror", TYPE, "theirs").await?;

@@ -58,10 +58,14 @@ fn event(controller: &str, fields: Value) -> Value {
 
 const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
 
+/// Fields of a network policy that admits every pod.
+fn open_network() -> Value {
+    json!({"spec": {"podSelector": {}, "ingress": [{}]}})
+}
+
 /// Objects of the operator in a namespace of a tenant.
 fn operator_objects() -> Vec<(Verb, String, Value)> {
     let (core, networks) = ("/api/v1/namespaces/t", "/apis/networking.k8s.io/v1/namespaces/t/networkpolicies");
-    let open = json!({"spec": {"podSelector": {}, "ingress": [{}]}});
     let eve = json!({"roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": "gputenancy:tenant-owner"},
         "subjects": [{"apiGroup": RBAC, "kind": "User", "name": "eve"}]});
     [
@@ -72,7 +76,7 @@ fn operator_objects() -> Vec<(Verb, String, Value)> {
             json!({"spec": {"hard": {"pods": "99"}}}),
         ),
         (format!("{core}/limitranges"), ("v1", "LimitRange"), "gputenancy", json!({"spec": {"limits": []}})),
-        (networks.to_owned(), ("networking.k8s.io/v1", "NetworkPolicy"), "gputenancy", open),
+        (networks.to_owned(), ("networking.k8s.io/v1", "NetworkPolicy"), "gputenancy", open_network()),
         (
             format!("{OURS}/namespaces/t/gpugrants"),
             ("gputenancy.io/v1alpha1", "GpuGrant"),
@@ -91,7 +95,16 @@ fn operator_objects() -> Vec<(Verb, String, Value)> {
     .collect()
 }
 
-/// The operator's list. It needs tenant `t` with a `ReplicaSet` `held`, namespace `e2e-theirs` of no tenant with pod `victim`, and the canary.
+/// The network of a tenant.
+fn opens_network() -> Entry {
+    let path = "/apis/networking.k8s.io/v1/namespaces/t/networkpolicies/gputenancy".to_owned();
+    let open = managed(("networking.k8s.io/v1", "NetworkPolicy"), "gputenancy", open_network());
+    let requests = vec![(Verb::Apply, path.clone(), open), (Verb::Delete, path, json!({}))];
+    entry("open the network of tenants", requests, &[])
+}
+
+/// The operator's list. It needs tenant `t` with a `ReplicaSet` `held`, namespaces of no tenant, `e2e-theirs` with pod
+/// `victim` and `e2e-offered` to be adopted, and the canary.
 fn operator(canary: Value) -> Vec<Entry> {
     let own = "/api/v1/namespaces/t".to_owned();
     let fresh = json!({"labels": {"gputenancy.io/tenant": "t", "pod-security.kubernetes.io/enforce": "restricted"},
@@ -111,14 +124,15 @@ fn operator(canary: Value) -> Vec<Entry> {
     vec![
         entry("in namespaces of tenants: write the platform's own quotas", operator_objects(), &[]),
         entry(
-            "create namespaces for tenants, delete those that it created, and adopt",
+            "create namespaces for tenants, delete those that it created, and adopt those with the label",
             vec![
                 (create, "/api/v1/namespaces".into(), object(("v1", "Namespace"), "fresh", json!({"metadata": fresh}))),
                 (Verb::Delete, own.clone(), json!({})),
-                (merge, "/api/v1/namespaces/e2e-theirs".into(), json!({"metadata": adopted})),
+                (merge, "/api/v1/namespaces/e2e-offered".into(), json!({"metadata": adopted})),
             ],
             &[],
         ),
+        opens_network(),
         entry(
             "set labels and annotations of tenants' namespaces",
             vec![(merge, own.clone(), label("example.com/left-out", json!("true")))],

@@ -171,6 +171,7 @@ async fn pod_with_two_shares_and_gangs_on_shares_are_refused_at_create() {
         team["spec"]["gpus"] = json!([
             {"profile": "whole", "count": 1}, {"profile": "time-slice", "count": 4}, {"profile": "fraction", "count": 2},
         ]);
+        team["spec"]["owners"] = json!([{"kind": "Group", "name": "team-s"}]);
         world.set(&[team]).await?;
         tenant_ready(&world, "sharers").await?;
         let (pods, exclusive) =
@@ -212,9 +213,37 @@ async fn pod_with_two_shares_and_gangs_on_shares_are_refused_at_create() {
             ),
         );
         Actor::Admin.check(&world.client, Verb::Create, pods, &half, Some("must be an integer")).await?;
+        joins_a_gang_later(&world, exclusive).await?;
         jobs(&world, exclusive).await
     };
     world.keeping_evidence("sharing-admission", body).await;
+}
+
+/// A pod with a share that waits gets no gang from its team. A controller of a scheduler, with rights on all namespaces, puts each pod into one.
+async fn joins_a_gang_later(world: &World, exclusive: &str) -> Result<()> {
+    const OWNER: Actor = Actor::Person("sam", &["team-s"]);
+    let (shared, whole) =
+        ("/api/v1/namespaces/sharers/pods/later-share", "/api/v1/namespaces/sharers/pods/later-whole");
+    for (name, resource) in [("later-share", SHARED), ("later-whole", WHOLE)] {
+        let gate = json!({"schedulingGates": [{"name": "example.com/later"}]});
+        let waiting = pod(name, &merged(containers(&[(resource, 1)]), gate));
+        OWNER.does(&world.client, Verb::Create, "/api/v1/namespaces/sharers/pods", &waiting).await?;
+    }
+    let words = "volcano.sh/job-name: the pods of a gang wait for each other";
+    for (actor, path, field, key, refused) in [
+        (OWNER, shared, "labels", "volcano.sh/job-name", Some(words)),
+        (OWNER, shared, "annotations", "volcano.sh/job-name", Some(exclusive)),
+        (OWNER, shared, "labels", "example.com/job-name", None),
+        (OWNER, whole, "labels", "volcano.sh/job-name", None),
+        (Actor::Admin, shared, "annotations", "scheduling.k8s.io/group-name", None),
+    ] {
+        let body = json!({"metadata": {field: {key: "gang"}}});
+        actor.check(&world.client, Verb::Merge, path, &body, refused).await?;
+    }
+    for path in [shared, whole] {
+        OWNER.does(&world.client, Verb::Delete, path, &json!({})).await?;
+    }
+    Ok(())
 }
 
 /// Jobs with several pods at a time are refused on shares only.

@@ -4,7 +4,7 @@
 use e2e::{
     Result, World,
     actor::{Actor, Case, Verb, check_all},
-    fixtures::{mig_profile, pool, tenant},
+    fixtures::{canary, merged, mig_profile, patched, pool, tenant},
     product,
     scenario::tenant_ready,
     wait::{PATIENCE, eventually},
@@ -82,8 +82,11 @@ fn namespaces_and_marks() -> Vec<Case> {
     let no_tenant = Some("the operator may change and delete only namespaces that it made for a tenant");
     let created = |name, namespace, refusal| case(name, Verb::Create, "/api/v1/namespaces", namespace, refusal);
     let bare = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "fresh"}});
-    let mut open = namespace("fresh", "restricted");
-    open["metadata"]["labels"]["gputenancy.io/reaches-tenants"] = json!("true");
+    let fresh = |key: &str, value: &str| {
+        let labels = json!({"metadata": {"labels": {key: value}}});
+        patched(namespace("fresh", "restricted"), labels)
+    };
+    let standard = |of: &str, version: &str| fresh(&format!("pod-security.kubernetes.io/{of}-version"), version);
     let marked = |key: &str, value: &str| json!({"metadata": {"annotations": {key: value}}});
     let adopted = json!({"metadata": {"labels": {"gputenancy.io/tenant": "t"}}});
     let mark = Some("the operator may mark a cordon only when it cordons");
@@ -91,7 +94,16 @@ fn namespaces_and_marks() -> Vec<Case> {
         created("namespace without a tenant", bare, no_tenant),
         created("privileged namespace", namespace("fresh", "privileged"), level),
         created("namespace of the cluster", namespace("kube-fresh", "restricted"), no_tenant),
-        created("namespace that reaches all tenants", open, Some("open no way to other tenants")),
+        created(
+            "namespace that reaches all tenants",
+            fresh("gputenancy.io/reaches-tenants", "true"),
+            Some("open no way to other tenants"),
+        ),
+        created("namespace that may be adopted", fresh("gputenancy.io/adoptable", "true"), Some("permit no adoption")),
+        created("namespace with the first standard", standard("enforce", "v1.0"), Some("in the latest version")),
+        created("namespace audited by an old standard", standard("audit", "v1.24"), Some("in the latest version")),
+        created("namespace that warns by an old standard", standard("warn", "v1.24"), Some("in the latest version")),
+        created("namespace with the latest standard", standard("enforce", "latest"), None),
         created("namespace of a tenant", namespace("fresh", "restricted"), None),
         labelled("privileged from now on", "pod-security.kubernetes.io/enforce", "privileged", level),
         labelled("an old standard", "pod-security.kubernetes.io/enforce-version", "v1.20", level),
@@ -165,81 +177,151 @@ fn pods_and_specs() -> Vec<Case> {
 
 /// Pods that a stolen token would like to run in the platform's namespace.
 fn canaries() -> Vec<Case> {
-    let secret = json!({"name": "x", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}});
-    let container = |fields: Value| {
-        let mut container = json!({"name": "canary", "image": "x", "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
-            "resources": {"limits": {"gputenancy.io/canary_0_4": "1"}}});
-        for (key, value) in fields.as_object().into_iter().flatten() {
-            container[key] = value.clone();
-        }
-        container
-    };
-    let pod = |fields: Value, containers: Vec<Value>| {
-        let mut spec = json!({"serviceAccountName": "gputenancy-canary", "automountServiceAccountToken": false,
-            "priorityClassName": "gputenancy-canary", "securityContext": {"runAsNonRoot": true, "runAsUser": 65532}});
-        for (key, value) in fields.as_object().into_iter().flatten() {
-            spec[key] = value.clone();
-        }
-        spec["containers"] = Value::Array(containers);
-        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "canary", "labels": {"gputenancy.io/canary": "x"}}, "spec": spec})
-    };
-    let plain = || vec![container(json!({}))];
-    let mut devices = pod(json!({}), plain());
-    devices["metadata"]["annotations"] = json!({"cdi.k8s.io/x": "nvidia.com/gpu=all"});
-    let mut mounts = pod(json!({}), plain());
-    mounts["metadata"]["annotations"] =
-        json!({"mounts.noderesource.dev/container.canary": "[{source: /, destination: /host}]"});
-    let refused = Some("the operator may create no pod but canaries");
+    let shape = Some("the operator may create no pod but canaries: one container");
+    let marks = Some("the operator may create no pod but canaries, with their labels");
+    let device = Some("the operator's canaries may hold no device but one new one");
     let path = format!("/api/v1/namespaces/{}/pods", product::NAMESPACE);
-    let volume = |source: Value| json!({"volumes": [source]});
+    let spec = |fields: Value| canary(json!({}), fields, json!({}));
+    let container = |fields: Value| canary(json!({}), json!({}), fields);
+    let metadata = |fields: Value| canary(json!({"metadata": fields}), json!({}), json!({}));
+    let secure = |fields: Value| json!({"securityContext": fields});
+    let amounts = |amounts: Value| json!({"resources": {"limits": amounts, "requests": amounts}});
+    let whole = json!({"nvidia.com/gpu": "8"});
+    let mut tenants = canary(json!({}), json!({}), json!({}));
+    tenants["spec"]["containers"][0]["resources"] = json!({"limits": {"nvidia.com/mig-3g.40gb": "1"}});
+    let mut second = canary(json!({}), json!({}), json!({}));
+    let first = second["spec"]["containers"][0].clone();
+    second["spec"]["containers"] = json!([first, patched(first.clone(), json!({"name": "d"}))]);
+    let mut capable = canary(json!({}), json!({}), json!({}));
+    capable["spec"]["containers"][0]["securityContext"] = json!({"allowPrivilegeEscalation": false});
+    let unconfined = || json!({"seccompProfile": {"type": "Unconfined"}});
+    let near = json!({"topologyKey": "kubernetes.io/hostname", "namespaceSelector": {}, "labelSelector": {}});
+    let secret = json!([{"name": "x", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]);
+    let token = json!([{"name": "v", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]);
+    let reaches = json!({"httpGet": {"host": "10.0.0.1", "port": 10250, "path": "/"}});
+    let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": "gpu-1", "uid": "x"}]);
+    let labelled = |key: &str, value: &str| json!({"labels": {key: value}});
+    let noted = |key: &str, value: &str| json!({"annotations": {key: value}});
     [
-        ("a canary", pod(json!({}), plain()), None),
-        ("a Secret as a volume", pod(volume(json!({"name": "v", "secret": {"secretName": "s"}})), plain()), refused),
+        ("a canary", spec(json!({})), None),
+        ("a canary with the requests of a LimitRange", container(amounts(json!({"cpu": "1", "memory": "1Gi"}))), None),
+        ("a Secret as a volume", spec(json!({"volumes": [{"name": "v", "secret": {"secretName": "s"}}]})), shape),
+        ("a token as a volume", spec(json!({"volumes": token})), shape),
+        ("a token by default", spec(json!({"automountServiceAccountToken": true})), shape),
+        ("a Secret as a variable", container(json!({"env": secret})), shape),
+        ("Secrets as variables", container(json!({"envFrom": [{"secretRef": {"name": "s"}}]})), shape),
+        ("a second container", second, shape),
+        ("an init container", spec(json!({"initContainers": [{"name": "i", "image": "x"}]})), shape),
+        ("root", container(secure(json!({"runAsNonRoot": false, "runAsUser": 0}))), shape),
+        ("the group root", spec(secure(json!({"runAsGroup": 0}))), shape),
+        ("a group of the node", spec(secure(json!({"supplementalGroups": [6]}))), shape),
+        ("capabilities by default", capable, shape),
+        ("an SELinux type of the pod", spec(secure(json!({"seLinuxOptions": {"type": "spc_t"}}))), shape),
+        ("an SELinux type", container(secure(json!({"seLinuxOptions": {"type": "spc_t"}}))), shape),
+        ("no seccomp profile of the pod", spec(secure(unconfined())), shape),
+        ("no seccomp profile", container(secure(unconfined())), shape),
+        ("no AppArmor profile", container(secure(json!({"appArmorProfile": {"type": "Unconfined"}}))), shape),
         (
-            "a token as a volume",
-            pod(
-                volume(json!({"name": "v", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}})),
-                plain(),
-            ),
-            refused,
-        ),
-        ("a token by default", pod(json!({"automountServiceAccountToken": true}), plain()), refused),
-        ("a Secret as a variable", pod(json!({}), vec![container(json!({"env": [secret]}))]), refused),
-        (
-            "Secrets as variables",
-            pod(json!({}), vec![container(json!({"envFrom": [{"secretRef": {"name": "s"}}]}))]),
-            refused,
-        ),
-        (
-            "a second container",
-            pod(
-                json!({}),
-                vec![
-                    container(json!({})),
-                    json!({"name": "d", "image": "x", "securityContext": {"allowPrivilegeEscalation": false}}),
-                ],
-            ),
-            refused,
+            "all of /proc",
+            canary(json!({}), json!({"hostUsers": false}), secure(json!({"procMount": "Unmasked"}))),
+            shape,
         ),
         (
-            "root",
-            pod(json!({}), vec![container(json!({"securityContext": {"allowPrivilegeEscalation": false, "runAsNonRoot": false, "runAsUser": 0, "capabilities": {"drop": ["ALL"]}}}))]),
-            refused,
+            "a kernel parameter",
+            spec(secure(json!({"sysctls": [{"name": "kernel.shm_rmid_forced", "value": "0"}]}))),
+            shape,
+        ),
+        ("a probe from the node", container(json!({"startupProbe": reaches})), shape),
+        ("a hook from the node", container(json!({"lifecycle": {"postStart": reaches}})), shape),
+        ("a port of the node", container(json!({"ports": [{"containerPort": 443, "hostPort": 443}]})), shape),
+        ("a node by name", spec(json!({"nodeName": "gpu-1"})), shape),
+        ("no deadline", spec(json!({"activeDeadlineSeconds": null})), shape),
+        ("a pod that starts again", spec(json!({"restartPolicy": "Always"})), shape),
+        ("names of its own", spec(json!({"hostAliases": [{"ip": "192.0.2.1", "hostnames": ["x"]}]})), shape),
+        ("another scheduler", spec(json!({"schedulerName": "other"})), shape),
+        (
+            "the nodes of other pods",
+            spec(json!({"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [near]}}})),
+            shape,
+        ),
+        ("a class that evicts others", spec(json!({"priorityClassName": "system-cluster-critical"})), shape),
+        ("whole GPUs as well", container(amounts(whole)), device),
+        ("a device of a tenant", tenants, device),
+        ("two new devices", container(amounts(json!({"gputenancy.io/canary_1_0": "1"}))), device),
+        ("a device by another name", container(amounts(json!({"gputenancy.io/half": "1"}))), device),
+        ("devices by annotation", metadata(noted("cdi.k8s.io/x", "nvidia.com/gpu=all")), marks),
+        (
+            "an annotation of NRI",
+            metadata(noted("mounts.noderesource.dev/container.canary", "[{source: /, destination: /host}]")),
+            marks,
         ),
         (
-            "capabilities by default",
-            pod(json!({}), vec![container(json!({"securityContext": {"allowPrivilegeEscalation": false}}))]),
-            refused,
+            "a pod of the controller of virtual clusters",
+            metadata(labelled("app.kubernetes.io/name", "gputenancy-virtual-clusters")),
+            marks,
         ),
-        ("a port of the node", pod(json!({}), vec![container(json!({"ports": [{"containerPort": 443, "hostPort": 443}]}))]), refused),
-        ("a node by name", pod(json!({"nodeName": "gpu-1"}), plain()), refused),
-        ("devices by annotation", devices, refused),
-        ("an annotation of NRI", mounts, refused),
-        ("a class that evicts others", pod(json!({"priorityClassName": "system-cluster-critical"}), plain()), refused),
+        ("an endpoint of the metrics", metadata(labelled("app.kubernetes.io/name", "gputenancy-operator")), marks),
+        ("a label of others", metadata(labelled("app", "x")), marks),
+        ("an owner", metadata(json!({"ownerReferences": owner})), marks),
+        ("a finalizer", metadata(json!({"finalizers": ["example.com/x"]})), marks),
     ]
     .into_iter()
     .map(|(name, pod, refusal)| (name, Actor::Operator, Verb::Create, path.clone(), pod, refusal))
     .collect()
+}
+
+/// Namespaces of no tenant: adopted only with the label, which the token cannot set.
+fn adoptions() -> Vec<Case> {
+    let labels = |labels: Value| json!({"metadata": {"labels": labels}});
+    let adopted = json!({"gputenancy.io/tenant": "t", "pod-security.kubernetes.io/enforce": "baseline"});
+    let with = |key: &str, value: Value| labels(merged(adopted.clone(), json!({key: value})));
+    let (theirs, offered, refused) = ("e2e-theirs", "e2e-offered", "e2e-not-offered");
+    let no = Some("adopt one for a tenant if it has the label gputenancy.io/adoptable=true");
+    let adoptable = "gputenancy.io/adoptable";
+    let mut own = labels(adopted.clone());
+    own["metadata"]["annotations"] = json!({"gputenancy.io/created-for": "x"});
+    [
+        ("a namespace of others", theirs, labels(adopted.clone()), no),
+        ("one that is labelled otherwise", refused, labels(adopted.clone()), no),
+        ("one with the label in the same request", theirs, with(adoptable, json!("true")), no),
+        ("the label of a namespace of others", theirs, labels(json!({adoptable: "true"})), no),
+        ("another value of the label", refused, labels(json!({adoptable: "true"})), no),
+        ("one as if it had been created for a tenant", theirs, own, no),
+        ("one whose label it removes", offered, with(adoptable, Value::Null), no),
+        ("one that it makes privileged", offered, with("pod-security.kubernetes.io/enforce", json!("privileged")), no),
+        (
+            "one whose standard it dates back",
+            offered,
+            with("pod-security.kubernetes.io/enforce-version", json!("v1.0")),
+            no,
+        ),
+        ("one that is offered", offered, labels(adopted.clone()), None),
+        ("the label of a tenant's namespace", "t", labels(json!({adoptable: "true"})), Some("permit no adoption")),
+    ]
+    .into_iter()
+    .map(|(name, space, body, refusal)| {
+        (name, Actor::Operator, Verb::Merge, format!("/api/v1/namespaces/{space}"), body, refusal)
+    })
+    .chain(["status", "finalize"].map(|subresource| {
+        let path = format!("/api/v1/namespaces/{theirs}/{subresource}");
+        let name = "the label through a subresource";
+        (name, Actor::Operator, Verb::Merge, path, labels(json!({adoptable: "true"})), Some("forbidden"))
+    }))
+    .collect()
+}
+
+/// Evictions in the platform's namespace.
+fn evictions() -> Vec<Case> {
+    let no = Some("the operator may evict no pods of the cluster's own namespaces");
+    let home = product::NAMESPACE;
+    ["someone", "gputenancy-agent-x", "gputenancy-device-plugin-x"]
+        .map(|pod| {
+            let body =
+                json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": home}});
+            let path = format!("/api/v1/namespaces/{home}/pods/{pod}/eviction");
+            ("a pod of the platform's namespace", Actor::Operator, Verb::Create, path, body, no)
+        })
+        .into()
 }
 
 /// An agent's token changes nothing of pods, Secrets and tenants.
@@ -267,13 +349,27 @@ async fn tokens_of_operator_and_agent_reach_only_what_the_security_page_lists() 
         Actor::Admin.does(&world.client, Verb::Create, &format!("{SYSTEM}/pods"), &waiting("e2e-victim")).await?;
         let space = |name: &str, labels: Value| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}});
         world
-            .set(&[space("e2e-theirs", json!({})), space("e2e-adopted", json!({"gputenancy.io/tenant": "gone"}))])
+            .set(&[
+                space("e2e-theirs", json!({})),
+                space("e2e-offered", json!({"gputenancy.io/adoptable": "true"})),
+                space("e2e-not-offered", json!({"gputenancy.io/adoptable": "yes"})),
+                space("e2e-adopted", json!({"gputenancy.io/tenant": "gone"})),
+            ])
             .await?;
         let own = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "own"}, "spec": {"hard": {"pods": "50"}}});
         Actor::Admin.does(&world.client, Verb::Create, "/api/v1/namespaces/t/resourcequotas", &own).await?;
         check_all(
             &world.client,
-            [objects_in_namespaces(), namespaces_and_marks(), pods_and_specs(), canaries(), agent()].concat(),
+            [
+                objects_in_namespaces(),
+                namespaces_and_marks(),
+                adoptions(),
+                pods_and_specs(),
+                evictions(),
+                canaries(),
+                agent(),
+            ]
+            .concat(),
         )
         .await?;
         let (.., canary, _) = canaries().swap_remove(0);
@@ -281,7 +377,8 @@ async fn tokens_of_operator_and_agent_reach_only_what_the_security_page_lists() 
     };
     let outcome = body.await;
     world.kubectl(&["delete", "pod", "-n", "kube-system", "--ignore-not-found", "e2e-victim"]).await.unwrap();
-    world.kubectl(&["delete", "namespace", "--ignore-not-found", "e2e-theirs", "e2e-adopted"]).await.unwrap();
+    let spaces = ["e2e-theirs", "e2e-offered", "e2e-not-offered", "e2e-adopted"];
+    world.kubectl(&[&["delete", "namespace", "--ignore-not-found"][..], &spaces].concat()).await.unwrap();
     world.keeping_evidence("stolen-tokens", async { outcome }).await;
 }
 

@@ -79,7 +79,8 @@ async fn installed(world: &World) -> Result<Vec<(String, String)>> {
     let cluster = tenant.spec.virtual_cluster.clone().unwrap_or_else(|| panic!("a tenant with a virtual cluster"));
     let values = values(&tenant, &cluster, &platform_values()).map_err(|e| Error::Wrong(e.to_string()))?;
     let rendered = chart::template(world, TEAM, &values.to_string()).await?;
-    let space = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": TEAM}});
+    let labels = json!({"gputenancy.io/adoptable": "true"});
+    let space = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": TEAM, "labels": labels}});
     world.set(&[&[space], rendered.as_slice()].concat()).await?;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let named = rendered.iter().map(|object| (text(&object["kind"]), text(&object["metadata"]["name"])));

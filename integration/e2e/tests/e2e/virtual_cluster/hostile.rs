@@ -80,7 +80,7 @@ impl Cases {
         }
     }
 
-    fn all_held(self, least: usize) -> Result<()> {
+    pub(super) fn all_held(self, least: usize) -> Result<()> {
         ensure(self.wrong.is_empty(), self.wrong.join("\n"))?;
         ensure(self.tried >= least, format!("{} cases were tried", self.tried))
     }
@@ -186,7 +186,7 @@ async fn refused_pods(world: &World, inside: &Inside, cases: &mut Cases) -> Resu
 }
 
 /// Adds what the Pod Security Standard `restricted` asks for, so that it is not what refuses the pod.
-fn admitted_by_pod_security(pod: &mut Value) {
+pub(super) fn admitted_by_pod_security(pod: &mut Value) {
     let own = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}});
     pod["spec"]["securityContext"] =
         json!({"runAsNonRoot": true, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}});
