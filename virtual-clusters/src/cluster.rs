@@ -94,7 +94,8 @@ impl Cluster {
     pub async fn priorities(&self) -> kube::Result<Arc<Priorities>> {
         kept(&self.priorities, async {
             let classes = Api::<PriorityClass>::all(self.client.clone()).list(&ListParams::default()).await?;
-            Ok(classes.iter().map(priority).collect())
+            let preemption = default_preemption(&classes.items);
+            Ok(classes.iter().map(|class| priority(class, &preemption)).collect())
         })
         .await
     }
@@ -107,9 +108,16 @@ impl Cluster {
     }
 }
 
-fn priority(class: &PriorityClass) -> (String, Priority) {
-    let preemption = class.preemption_policy.clone().unwrap_or_else(|| "PreemptLowerPriority".into());
-    (class.name_any(), Priority { value: class.value.unwrap_or_default(), preemption })
+/// The preemption policy of a pod that names no class.
+fn default_preemption(classes: &[PriorityClass]) -> String {
+    let default = classes.iter().find(|class| class.global_default == Some(true));
+    default.and_then(|class| class.preemption_policy.clone()).unwrap_or_else(|| "PreemptLowerPriority".into())
+}
+
+/// The class as it is inside. Its preemption policy is that of a pod without a class: the syncer copies the policy from the pod inside and drops the
+/// class, and the API server refuses a pod whose policy is not that of its class, before a policy can give it its class.
+fn priority(class: &PriorityClass, preemption: &str) -> (String, Priority) {
+    (class.name_any(), Priority { value: class.value.unwrap_or_default(), preemption: preemption.to_owned() })
 }
 
 /// The value, read again when it is old. Callers that come together wait for one request. A value that cannot be read again is used as if it had
@@ -292,9 +300,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn priority_classes_have_value_and_preemption() {
+    async fn priority_classes_have_their_value_and_the_preemption_of_pods_without_a_class() {
         let classes = cluster().0.priorities().await.unwrap();
         let of = |name: &str| (classes[name].value, classes[name].preemption.as_str());
-        assert_eq!((of("high"), of("low")), ((1000, "Never"), (-1, "PreemptLowerPriority")));
+        assert_eq!((of("high"), of("low")), ((1000, "PreemptLowerPriority"), (-1, "PreemptLowerPriority")));
+        let never = PriorityClass {
+            global_default: Some(true),
+            preemption_policy: Some("Never".into()),
+            ..PriorityClass::default()
+        };
+        assert_eq!(default_preemption(&[PriorityClass::default(), never]), "Never");
     }
 }
