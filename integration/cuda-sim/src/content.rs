@@ -13,10 +13,7 @@ use std::{collections::BTreeMap, ops::Range};
 
 use silicon::{Store, physical, physical::Physical, registry};
 
-use crate::{
-    abi::{Failure, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, Pointer, UNKNOWN},
-    process::{FIRST_ADDRESS, Identity, Process},
-};
+use crate::abi::{Failure, INVALID_DEVICE, OUT_OF_MEMORY, UNKNOWN};
 
 /// Physical memory is given out in multiples of this, as small allocations are.
 const PIECE: u64 = 512;
@@ -29,40 +26,39 @@ pub struct Content {
     placed: BTreeMap<u64, Vec<Range<u64>>>,
 }
 
-/// Where a byte is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
-    /// The key of what holds it, its size in bytes, and its device.
-    key: u64,
-    bytes: u64,
-    device: usize,
-    /// The byte's offset there, and how many bytes follow from it on.
-    offset: u64,
-    left: u64,
-}
-
 impl Content {
-    fn physical(&mut self, store: &Store) -> Result<&mut Physical, Failure> {
+    /// The physical memory of the node.
+    pub fn physical(&mut self, store: &Store) -> Result<&mut Physical, Failure> {
         Ok(match &mut self.physical {
             Some(known) => known,
             unknown => unknown.insert(Physical::open(store.dir()).map_err(|_| UNKNOWN)?),
         })
     }
 
-    /// Gives physical memory to an allocation that has none yet.
-    fn place(&mut self, store: &Store, identity: &Identity, place: &Place) -> Result<&[Range<u64>], Failure> {
-        if !self.placed.contains_key(&place.key) {
+    /// Gives physical memory to an allocation that has none yet: by its key, its bytes, and the GPU and instance that it is on.
+    pub fn place(
+        &mut self,
+        store: &Store,
+        (gpu, instance): (u32, Option<(u32, u32)>),
+        (key, bytes): (u64, u64),
+    ) -> Result<&[Range<u64>], Failure> {
+        if !self.holds(key) {
             let machine = store.read().map_err(|_| UNKNOWN)?;
-            let within = physical::of_device(&machine, identity.gpu, identity.instance).map_err(|_| INVALID_DEVICE)?;
+            let within = physical::of_device(&machine, gpu, instance).map_err(|_| INVALID_DEVICE)?;
             let physical = self.physical(store)?;
-            let taken = physical.take(&within, place.bytes.next_multiple_of(PIECE)).map_err(|_| UNKNOWN)?;
+            let taken = physical.take(&within, bytes.next_multiple_of(PIECE)).map_err(|_| UNKNOWN)?;
             let taken = taken.ok_or(OUT_OF_MEMORY)?;
             if registry::scrubs(store.dir()) {
                 taken.iter().try_for_each(|range| physical.zero(range)).map_err(|_| UNKNOWN)?;
             }
-            self.placed.insert(place.key, taken);
+            self.placed.insert(key, taken);
         }
-        self.placed.get(&place.key).map(Vec::as_slice).ok_or(UNKNOWN)
+        self.placed.get(&key).map(Vec::as_slice).ok_or(UNKNOWN)
+    }
+
+    /// Has the allocation physical memory?
+    pub fn holds(&self, key: u64) -> bool {
+        self.placed.contains_key(&key)
     }
 
     /// Gives back the physical memory of what does not exist any more.
@@ -83,152 +79,5 @@ impl Content {
     /// No allocation was accessed.
     pub fn is_empty(&self) -> bool {
         self.placed.is_empty()
-    }
-}
-
-impl Process {
-    /// The physical ranges of these addresses, in their order.
-    fn ranges(&mut self, pointer: Pointer, bytes: u64) -> Result<Vec<Range<u64>>, Failure> {
-        self.current_device()?;
-        let end = pointer.checked_add(bytes).ok_or(INVALID_VALUE)?;
-        let (mut places, mut at) = (Vec::new(), pointer);
-        while at < end {
-            let place = self.place_of(at)?;
-            // only mappings can follow each other in a range
-            if places.last().is_some_and(|before: &Place| before.key.max(place.key) >= FIRST_ADDRESS) {
-                return Err(INVALID_VALUE);
-            }
-            let left = place.left.min(end - at);
-            places.push(Place { left, ..place });
-            at += left;
-        }
-        if places.iter().any(|place| !self.content.placed.contains_key(&place.key)) {
-            // what pools keep is freed without a change of what the device counts
-            self.free_content();
-        }
-        let Self { store, devices, content, .. } = self;
-        let mut found = Vec::new();
-        for place in &places {
-            let identity = &devices.get(place.device).ok_or(INVALID_DEVICE)?.identity;
-            found.extend(part(content.place(store, identity, place)?, place.offset, place.left));
-        }
-        Ok(found)
-    }
-
-    /// Where the byte with this address is.
-    fn place_of(&self, pointer: Pointer) -> Result<Place, Failure> {
-        let place = |key: u64, start: u64, (bytes, device): (u64, usize)| {
-            let offset = pointer - start;
-            (offset < bytes).then(|| Place { key, bytes, device, offset, left: bytes - offset })
-        };
-        let plain = self.allocations.range(..=pointer).next_back();
-        if let Some(found) = plain.and_then(|(at, of)| place(*at, *at, (of.bytes, of.device))) {
-            return Ok(found);
-        }
-        let mapped = self.virtual_memory.mappings.range(..=pointer).next_back();
-        if let Some((at, (bytes, handle))) = mapped.filter(|(at, (bytes, _))| pointer - **at < *bytes) {
-            let of = self.virtual_memory.memory.get(handle).ok_or(INVALID_VALUE)?;
-            // of the host: not simulated
-            let device = of.device.ok_or(NOT_SUPPORTED)?;
-            let found = place(*handle, *at, (of.bytes, device)).ok_or(INVALID_VALUE)?;
-            return Ok(Place { left: found.left.min(at + bytes - pointer), ..found });
-        }
-        if let Some(found) =
-            self.graphs.left_at(pointer).and_then(|of| place(of.address, of.address, (of.bytes, of.device)))
-        {
-            return Ok(found);
-        }
-        Err(if self.imports.knows(pointer) { NOT_SUPPORTED } else { INVALID_VALUE })
-    }
-
-    /// After something was freed: its physical memory is free as well.
-    pub fn free_content(&mut self) {
-        if self.content.is_empty() {
-            return;
-        }
-        let Self { content, allocations, virtual_memory, graphs, .. } = self;
-        content.keep(|key| {
-            let left = || graphs.left_at(key).is_some_and(|of| of.address == key);
-            allocations.contains_key(&key) || virtual_memory.memory.contains_key(&key) || left()
-        });
-    }
-
-    /// Fails unless all of these addresses can be accessed.
-    pub fn check_memory(&mut self, pointer: Pointer, bytes: u64) -> Result<(), Failure> {
-        self.ranges(pointer, bytes).map(drop)
-    }
-
-    /// Reads from an address on.
-    pub fn read_memory(&mut self, from: Pointer, mut to: &mut [u8]) -> Result<(), Failure> {
-        let ranges = self.ranges(from, to.len() as u64)?;
-        let physical = self.content.physical(&self.store)?;
-        for range in ranges {
-            let count = length(&range).min(to.len());
-            let (part, rest) = std::mem::take(&mut to).split_at_mut(count);
-            physical.read(range.start, part).map_err(|_| UNKNOWN)?;
-            to = rest;
-        }
-        Ok(())
-    }
-
-    /// Writes from an address on.
-    pub fn write_memory(&mut self, to: Pointer, mut from: &[u8]) -> Result<(), Failure> {
-        let ranges = self.ranges(to, from.len() as u64)?;
-        let physical = self.content.physical(&self.store)?;
-        for range in ranges {
-            let (part, rest) = from.split_at(length(&range).min(from.len()));
-            physical.write(range.start, part).map_err(|_| UNKNOWN)?;
-            from = rest;
-        }
-        Ok(())
-    }
-
-    /// Repeats a unit of one, two or four bytes from an address on.
-    pub fn fill_memory(&mut self, to: Pointer, unit: &[u8], count: u64) -> Result<(), Failure> {
-        let size = unit.len() as u64;
-        if !to.is_multiple_of(size) {
-            return Err(INVALID_VALUE);
-        }
-        // all ranges begin and end at multiples of the unit
-        let ranges = self.ranges(to, count.checked_mul(size).ok_or(INVALID_VALUE)?)?;
-        let physical = self.content.physical(&self.store)?;
-        ranges.iter().try_for_each(|range| physical.fill(range, unit)).map_err(|_| UNKNOWN)
-    }
-}
-
-/// Bytes of a range.
-fn length(range: &Range<u64>) -> usize {
-    usize::try_from(range.end - range.start).unwrap_or(usize::MAX)
-}
-
-/// So many bytes of ranges that follow each other, from an offset on.
-fn part(ranges: &[Range<u64>], offset: u64, bytes: u64) -> Vec<Range<u64>> {
-    let (mut skip, mut wanted, mut found) = (offset, bytes, Vec::new());
-    for range in ranges {
-        let size = range.end - range.start;
-        let start = range.start + skip.min(size);
-        skip = skip.saturating_sub(size);
-        let end = range.end.min(start + wanted);
-        if end > start {
-            found.push(start..end);
-        }
-        wanted -= end - start;
-    }
-    found
-}
-
-#[cfg(test)]
-#[allow(clippy::single_range_in_vec_init, reason = "a list of ranges may have one")]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn part_of_ranges_begins_at_the_offset_and_ends_after_its_bytes() {
-        let ranges = [100..110, 200..205, 300..320];
-        assert_eq!(part(&ranges, 0, 35), ranges);
-        assert_eq!(part(&ranges, 3, 4), [103..107]);
-        assert_eq!(part(&ranges, 9, 8), [109..110, 200..205, 300..302]);
-        assert_eq!(part(&ranges, 15, 1), [300..301]);
-        assert!(part(&ranges, 5, 0).is_empty());
     }
 }

@@ -9,6 +9,7 @@
 #![allow(non_snake_case)]
 
 mod abi;
+mod access;
 mod array;
 mod blocks;
 mod content;

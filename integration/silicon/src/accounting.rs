@@ -11,14 +11,8 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use crate::activity::{self, Process};
-
-/// Entries, after which the oldest is overwritten: the buffer size that drivers have by default. Not checked on hardware.
-pub const ENTRIES: usize = 4000;
-/// Words of an entry.
-const ENTRY: usize = 7;
-/// Words of the list: the number of entries ever begun, and the entries.
-pub const WORDS: usize = 1 + ENTRIES * ENTRY;
+pub use crate::activity::ENTRIES;
+use crate::activity::{self, ENTRY, Process};
 
 /// A word of an entry.
 #[derive(Clone, Copy, Debug)]
@@ -183,6 +177,6 @@ mod tests {
         (0..=ENTRIES as u64).for_each(|slot| begin(dir.path(), 0, slot % 1000, 0).unwrap());
         let entries = read(dir.path(), 0).unwrap();
         assert_eq!((entries.len(), entries[0].number), (ENTRIES, 2));
-        assert_eq!(word(ENTRIES as u64 - 1, Field::Memory) + 1, activity::WORDS + WORDS);
+        assert_eq!(word(ENTRIES as u64 - 1, Field::Memory) + 1, activity::WORDS + activity::LIST);
     }
 }

@@ -11,7 +11,7 @@ use std::{
     path::Path,
 };
 
-use crate::{accounting, engines};
+use crate::engines;
 
 /// Name of the file in the state folder.
 pub const FILE: &str = "activity";
@@ -37,8 +37,15 @@ const METER: usize = QUANTITIES * QUANTITY;
 const METERS: usize = PROCESSES * PROCESS;
 /// Words before the list of accounted processes.
 pub const WORDS: usize = METERS + (GPUS + ENGINES + PROCESSES) * METER;
+/// Entries of the list of accounted processes, after which the oldest is overwritten: the buffer size that drivers have by default. Not checked on
+/// hardware.
+pub const ENTRIES: usize = 4000;
+/// Words of an entry.
+pub const ENTRY: usize = 7;
+/// Words of the list: the number of entries ever begun, and the entries.
+pub const LIST: usize = 1 + ENTRIES * ENTRY;
 /// Bytes of the file; those that nothing has used take no space.
-pub const SIZE: u64 = (WORDS + accounting::WORDS) as u64 * 8;
+pub const SIZE: u64 = (WORDS + LIST) as u64 * 8;
 /// Warps that a multiprocessor holds on data-centre GPUs from Hopper on. Others, such as the RTX PRO 6000, hold fewer: there the part is too small.
 const WARPS: u64 = 64;
 

@@ -11,8 +11,7 @@ use crate::history::{self, Event};
 use crate::machine::{Machine, MigDevice};
 use crate::store::{self, Store};
 
-/// MiB reserved by the driver on a whole GPU.
-pub const RESERVED_MIB: u64 = 512;
+pub use crate::board::RESERVED_MIB;
 
 /// Why a device cannot be used.
 #[derive(Debug, thiserror::Error)]

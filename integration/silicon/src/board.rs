@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+/// MiB reserved by the driver on a whole GPU.
+pub const RESERVED_MIB: u64 = 512;
+
 /// A board as its data file describes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Board {

@@ -15,7 +15,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, FcntlArg, fallocate, fcntl};
 use nix::libc;
 
-use crate::attach::RESERVED_MIB;
+use crate::board::RESERVED_MIB;
 use crate::code::Code;
 use crate::machine::Machine;
 
