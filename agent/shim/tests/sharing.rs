@@ -68,7 +68,8 @@ fn suspended_share_launches_nothing_keeps_its_memory_and_goes_on() {
         // five times as long as the program takes, and it has not come to its end
         sleep(Duration::from_secs(1));
         assert!(program.try_wait().unwrap().is_none(), "it waits");
-        assert_eq!((share.usage.used(), share.usage.paid()), (held, 0));
+        // it may have allocated after its context
+        assert!(share.usage.used() >= held && share.usage.paid() == 0, "{} of {held}", share.usage.used());
         share.limits.set_suspended(false);
         assert!(percent(program) > 0.0);
         if pace.is_some() {
