@@ -42,7 +42,7 @@ test: tools runtimes zig build ## all tests: unit, property, lab, end to end
 end-to-end: labs ## the end-to-end tests, in LABS labs at once; TEST='demo::' for some
 	CARGO='$(CARGO)' integration/tools/end-to-end $(LABS) --skip virtual_cluster:: $(TEST)
 
-virtual-clusters: tools build ## the end-to-end tests of virtual clusters, with the real vCluster and Flux (builds them once, fourteen minutes)
+virtual-clusters: tools build ## the end-to-end tests of virtual clusters, with the real vCluster and Flux (builds them once, 13 minutes)
 	@integration/tools/build $(VCLUSTER) vcluster-0.36.0 $(FLUX)
 	$(MAKE) labs LABS=$(VIRTUAL_LABS)
 	GPUTENANCY_LABS=$(VIRTUAL_LABS) CARGO='$(CARGO)' integration/tools/end-to-end $(VIRTUAL_LABS) virtual_cluster::

@@ -70,7 +70,7 @@ impl Process {
         }
     }
 
-    /// An address that the library gave out, or gives out next, as far as can be told.
+    /// An address that the library gave out, or gives out next, judged by its range.
     fn is_ours(&self, address: Pointer) -> bool {
         (FIRST_ADDRESS..self.end_of_addresses()).contains(&address)
     }

@@ -91,7 +91,7 @@ impl Engine {
     pub fn execute(&self, ready: u64, load: Load) -> u64 {
         let now = now();
         let interval = match self.slot.zip(self.threads) {
-            Some((slot, threads)) => self.beside(slot, threads, ready.max(now), load.time),
+            Some((slot, threads)) => self.concurrent(slot, threads, ready.max(now), load.time),
             None => self.alone(ready.max(now), load.time),
         };
         self.count(&interval, load, now);
@@ -107,8 +107,8 @@ impl Engine {
         Interval { start: end - duration, end, busy_from: end - duration }
     }
 
-    /// Runs after the kernels of this process, beside those of other clients.
-    fn beside(&self, slot: u64, threads: u64, from: u64, duration: u64) -> Interval {
+    /// Runs after the kernels of this process, at the same time as those of other clients.
+    fn concurrent(&self, slot: u64, threads: u64, from: u64, duration: u64) -> Interval {
         let start = from.max(self.word(Process::new(slot).free()));
         let slots = 0..u64::try_from(PROCESSES).unwrap_or(0);
         let others = slots.filter(|other| *other != slot).map(Process::new).filter_map(|other| {

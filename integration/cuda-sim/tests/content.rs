@@ -245,7 +245,7 @@ fn memory_that_was_never_accessed_takes_no_room() {
         program.all(&[&format!("alloc {number} plain {}", 64 * MIB)]);
     }
     assert!(node.held_by(&program).is_empty());
-    // the first access takes all of an allocation, of which the file keeps what was written
+    // the first access takes all of an allocation; the file keeps what was written
     program.all(&["write 40 4096 1", &format!("copy 41 42 {}", 64 * MIB)]);
     assert_eq!(node.held_by(&program).iter().map(|range| range.end - range.start).sum::<u64>(), 3 * 64 * MIB);
     let file = std::fs::metadata(node.store.dir().join(physical::FILE)).unwrap();

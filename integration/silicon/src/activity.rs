@@ -237,7 +237,7 @@ pub fn create(dir: &Path) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(0o666))
 }
 
-/// A process takes a slot, of which an earlier process may have left something.
+/// A process takes a slot and clears what an earlier process may have left in it.
 pub fn enter(dir: &Path, slot: u64) -> io::Result<()> {
     let file = OpenOptions::new().write(true).open(dir.join(FILE))?;
     file.write_all_at(&[0; PROCESS * 8], Process::new(slot).free() as u64 * 8)?;

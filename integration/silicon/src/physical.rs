@@ -190,7 +190,7 @@ impl Physical {
     }
 }
 
-/// The parts of a range in which nothing begins or lies that is known, by begin and end.
+/// The parts of a range that no known range covers, by begin and end.
 fn without(range: &Range<u64>, known: &BTreeMap<u64, u64>) -> Vec<Range<u64>> {
     let (mut rest, mut at) = (Vec::new(), range.start);
     for (start, end) in known.range(..range.end).filter(|(_, end)| **end > range.start) {

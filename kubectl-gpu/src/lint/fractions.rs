@@ -1,5 +1,6 @@
 //! KAI's annotations `gpu-fraction` and `gpu-memory`: the mutating policy of the chart replaces them by a request for the granted
-//! fraction of this size. Here the same is done to a pod before the other policies are evaluated; a test compares both.
+//! fraction of this size. Here the same is done to a pod before the other policies are evaluated. The policy itself is tested with the same
+//! annotations on an API server (`fraction_annotations.rs` of the end-to-end tests).
 
 use gputenancy_crds::{FractionSize, GpuGrantSpec, MemoryText, names::is_gpu_resource, quantity::Amount};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;

@@ -78,7 +78,7 @@ impl NodeViews {
         }
     }
 
-    /// `GpuNode`s of which something holds, by name.
+    /// `GpuNode`s that meet a condition, by name.
     pub fn nodes(&self, holds: impl Fn(&NodeView) -> bool) -> impl Iterator<Item = (&str, &GpuNode)> {
         self.0.iter().filter(move |(_, view)| holds(view)).map(|(name, view)| (name.as_str(), &*view.node))
     }

@@ -42,7 +42,7 @@ pub enum GraphCall {
     Trim,
 }
 
-/// Calls of which those that reserve memory are the most.
+/// Random calls; most reserve memory.
 pub fn graph_call() -> impl Strategy<Value = GraphCall> {
     let at = 0_usize..64;
     prop_oneof![

@@ -50,7 +50,7 @@ fn mps_clients_run_at_the_same_time_each_as_slow_as_its_percentage() {
 fn mps_clients_with_more_than_all_threads_share_the_gpu() {
     let (_dir, store, begin) = node();
     let clients = [engine(&store, 0, Some(100)), engine(&store, 1, Some(100)), engine(&store, 2, Some(50))];
-    // alone, then beside one other, then beside two
+    // alone, then with one other client, then with two
     let ends = clients.each_ref().map(|client| client.execute(begin, kernel(client, 10)) - begin);
     assert_eq!(ends, [10 * MS, 20 * MS, 50 * MS]);
     // the others have nothing at that time
@@ -67,7 +67,7 @@ fn process_that_takes_the_slot_of_an_mps_client_is_time_sliced_and_begins_at_zer
     let process = |slot| activity::read(store.dir(), Meter::Process(slot), begin + 1000 * MS).unwrap().total.time;
     assert_eq!(process(0), 0);
     assert_eq!(successor.execute(begin, kernel(&successor, 10)), begin + 30 * MS, "after what the GPU has");
-    assert_eq!(other.execute(begin, kernel(&other, 10)), begin + 20 * MS, "no client is beside it");
+    assert_eq!(other.execute(begin, kernel(&other, 10)), begin + 20 * MS, "no other client runs");
     assert_eq!([0, 1].map(process), [10 * MS, 20 * MS]);
 }
 

@@ -73,8 +73,8 @@ async fn deleted_pod_whose_hook_does_not_end_is_stopped_and_frees_its_device() {
         world.kubectl(&["delete", "pod", "-n", "t", "hangs", "--wait=false"]).await?;
         eventually("the event about the stopped container", MARGIN + PATIENCE, || async {
             let events = pod_events(&world, "t", "StoppedAfterDeadline").await?;
-            let told = events.iter().any(|e| e.starts_with("hangs: containers c still ran 30 seconds after"));
-            Ok(if told { Ok(()) } else { Err(format!("{events:?}")) })
+            let reported = events.iter().any(|e| e.starts_with("hangs: containers c still ran 30 seconds after"));
+            Ok(if reported { Ok(()) } else { Err(format!("{events:?}")) })
         })
         .await?;
         let pods = Api::<Pod>::namespaced(world.client.clone(), "t");

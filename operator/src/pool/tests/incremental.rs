@@ -1,4 +1,4 @@
-//! A decision that continues from earlier ones is the same as a first one about the same objects, whatever has happened to the fleet.
+//! A decision that continues from earlier ones is the same as a first one about the same objects, after any history of the fleet.
 
 mod happen;
 

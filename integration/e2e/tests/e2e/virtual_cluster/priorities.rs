@@ -1,5 +1,5 @@
-//! `PriorityClasses` inside a virtual cluster: a pod gets one that its tenant is granted, and the host's default otherwise, whatever the team
-//! writes inside.
+//! `PriorityClasses` inside a virtual cluster: a pod gets one that its tenant is granted, and the host's default otherwise. What the team writes inside
+//! does not change that.
 
 use e2e::{
     Error, Result, World,
