@@ -6,7 +6,7 @@ use std::{
 };
 
 use gputenancy_crds::{ChangePhase, GpuNode, GpuPool, GpuProfile, GpuTenant, Partitioner, Vgpu, names};
-use gputenancy_plan::{Cluster, ConflictingOwner, Cursor, NodeFacts, PodName, TenantFacts, membership};
+use gputenancy_plan::{Cluster, ConflictingOwner, NodeFacts, PodName, TenantFacts, membership};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
@@ -47,68 +47,81 @@ pub struct Fleet {
     pub agent_pods: Option<BTreeMap<String, AgentPod>>,
 }
 
+/// What follows from the objects of one node.
+#[derive(Clone, Debug)]
+pub struct NodeState {
+    /// Liveness of its agent.
+    pub liveness: Liveness,
+    /// A conflicting owner of its GPUs.
+    pub foreign: Option<ConflictingOwner>,
+}
+
+impl NodeState {
+    /// Is the node supply for the planner: alive, or at `now` within the grace period?
+    pub fn is_supply(&self, now: Option<Timestamp>) -> bool {
+        let in_grace = || now.is_some_and(|now| !self.liveness.is_silent_for(GRACE_PERIOD, now));
+        self.liveness.is_alive() || in_grace()
+    }
+}
+
+/// Value of the priority class of a pod; `None`: 0, as for most.
+pub fn priority(pod: &SlimPod) -> Option<i32> {
+    pod.spec.priority.filter(|priority| *priority != 0)
+}
+
 impl Fleet {
     /// The planner's input without grace period: silent nodes are not supply. Deleted objects are neither supply nor demand.
     pub fn cluster(&self) -> Cluster<'_> {
-        self.planner_input(None).0
+        self.planner_input(None)
     }
 
     /// The planner's input at `now`: a node that has been silent for less than its grace period is still supply, so that a short pause of
     /// kubelet moves no device.
     pub fn cluster_at(&self, now: Timestamp) -> Cluster<'_> {
-        self.planner_input(Some(now)).0
+        self.planner_input(Some(now))
     }
 
-    /// The planner's input at `now`, and the nodes whose agent does not report, with why.
-    pub fn cluster_and_silent(&self, now: Timestamp) -> (Cluster<'_>, BTreeMap<&str, Liveness>) {
-        let (cluster, mut silent) = self.planner_input(Some(now));
-        let mut nodes = Cursor::of(&self.nodes);
-        let without = self.gpu_nodes.keys().filter(|name| nodes.get(name).is_none());
-        silent.extend(without.map(|name| (name.as_str(), self.liveness(name))).filter(|(_, l)| !l.is_alive()));
-        (cluster, silent)
-    }
-
-    fn planner_input<'a>(&'a self, now: Option<Timestamp>) -> (Cluster<'a>, BTreeMap<&'a str, Liveness>) {
-        let tenants = self.tenants.iter().filter(|t| t.metadata.deletion_timestamp.is_none());
-        let priority = |(name, pod): (&'a PodName, &Arc<SlimPod>)| {
-            Some(((&*name.namespace, &*name.name), pod.spec.priority.filter(|p| *p != 0)?))
-        };
-        let (mut gpu_nodes, mut pods) = (Cursor::of(&self.gpu_nodes), self.agent_pods.as_ref().map(Cursor::of));
-        let (mut nodes, mut silent) = (Vec::with_capacity(self.nodes.len()), Vec::new());
-        for (name, node) in &self.nodes {
-            let pod = pods.as_mut().map(|pods| pods.get(name).copied().unwrap_or(AgentPod::Absent { since: None }));
-            let (facts, liveness) = self.node_facts(name, node, (gpu_nodes.get(name), pod), now);
-            nodes.push(facts);
-            if !liveness.is_alive() {
-                silent.push((name.as_str(), liveness));
+    fn planner_input(&self, now: Option<Timestamp>) -> Cluster<'_> {
+        let nodes = self.nodes.iter().map(|(name, node)| {
+            let state = self.node_state(name);
+            NodeFacts {
+                name,
+                labels: node.labels(),
+                ready: state.is_supply(now),
+                foreign: state.foreign,
+                gpus: self.gpu_nodes.get(name),
             }
-        }
-        let cluster = Cluster {
+        });
+        let priorities = self.pods.iter().filter_map(|(name, pod)| Some((name.as_pair(), priority(pod)?)));
+        self.cluster_with(nodes.collect(), priorities.collect())
+    }
+
+    /// The planner's input with these facts about nodes, and the priorities of pods that have one.
+    pub fn cluster_with<'a>(
+        &'a self,
+        nodes: Vec<NodeFacts<'a>>,
+        priorities: BTreeMap<(&'a str, &'a str), i32>,
+    ) -> Cluster<'a> {
+        let tenants = self.tenants.iter().filter(|t| t.metadata.deletion_timestamp.is_none());
+        Cluster {
             profiles: self.profiles.iter().filter(|p| p.metadata.deletion_timestamp.is_none()).collect(),
             pools: self.active_pools().collect(),
             tenants: tenants.map(|t| tenant_facts(t)).collect(),
             nodes,
-            priorities: self.pods.iter().filter_map(priority).collect(),
-        };
-        (cluster, silent.into_iter().collect())
+            priorities,
+        }
     }
 
-    fn active_pools(&self) -> impl Iterator<Item = &GpuPool> {
+    /// Pools that are not being deleted.
+    pub fn active_pools(&self) -> impl Iterator<Item = &GpuPool> {
         self.pools.iter().filter(|p| p.metadata.deletion_timestamp.is_none())
     }
 
-    fn node_facts<'a>(
-        &'a self,
-        name: &'a str,
-        node: &'a SlimNode,
-        (gpus, pod): (Option<&'a Arc<GpuNode>>, Option<AgentPod>),
-        now: Option<Timestamp>,
-    ) -> (NodeFacts<'a>, Liveness) {
-        let liveness = liveness(Some(node), pod, gpus.and_then(|n| n.status.as_ref()));
-        let in_grace = || now.is_some_and(|now| !liveness.is_silent_for(GRACE_PERIOD, now));
-        let ready = liveness.is_alive() || in_grace();
-        let foreign = self.conflicting_owner(name, node, gpus.map(|n| &**n));
-        (NodeFacts { name, labels: node.labels(), ready, foreign, gpus }, liveness)
+    /// What follows from the objects of one node, and from pools.
+    pub fn node_state(&self, name: &str) -> NodeState {
+        let node = self.nodes.get(name);
+        let foreign = node.and_then(|node| self.conflicting_owner(name, node, self.gpu_nodes.get(name).map(|n| &**n)));
+        NodeState { liveness: self.liveness(name), foreign }
     }
 
     fn conflicting_owner(&self, name: &str, node: &SlimNode, gpu_node: Option<&GpuNode>) -> Option<ConflictingOwner> {
@@ -157,8 +170,8 @@ impl Fleet {
     }
 
     /// When the next grace period of a silent node ends, or a change there no longer counts for the pool's limit.
-    pub fn next_silence_deadline(&self, silent: &BTreeMap<&str, Liveness>, now: Timestamp) -> Option<Timestamp> {
-        let deadlines = |(name, liveness): (&&str, &Liveness)| {
+    pub fn next_silence_deadline(&self, silent: &BTreeMap<String, Liveness>, now: Timestamp) -> Option<Timestamp> {
+        let deadlines = |(name, liveness): (&String, &Liveness)| {
             let slot = self.is_changing(name).then(|| liveness.until(SLOT_TIMEOUT)).flatten();
             [liveness.until(GRACE_PERIOD), slot]
         };
@@ -175,17 +188,6 @@ impl Fleet {
     pub fn allocatable(&self, node: &str) -> BTreeMap<String, i64> {
         let Some(node) = self.nodes.get(node) else { return BTreeMap::new() };
         node.status.allocatable.iter().filter_map(|(r, q)| Some((r.clone(), q.0.parse().ok()?))).collect()
-    }
-
-    /// Pods by the node that they are bound to.
-    pub fn pods_by_node(&self) -> BTreeMap<&str, Vec<(&PodName, &SlimPod)>> {
-        let mut by_node: BTreeMap<&str, Vec<(&PodName, &SlimPod)>> = BTreeMap::new();
-        for (name, pod) in &self.pods {
-            if let Some(node) = &pod.spec.node_name {
-                by_node.entry(node).or_default().push((name, &**pod));
-            }
-        }
-        by_node
     }
 }
 

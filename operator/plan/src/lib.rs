@@ -33,7 +33,7 @@ pub use input::{
 };
 pub use names::{GpuKey, GpuUuid, NodeName, PodName, PoolName, ProfileName, TenantName};
 pub use ownership::ConflictingOwner;
-pub use planner::{Planner, plan};
+pub use planner::{Planned, Planner, plan};
 pub use problem::Problem;
 pub use result::{Evicted, GpuPlan, Plan, Served, Supply, Why};
 pub use snapshot::{Snapshot, Tenant};

@@ -67,6 +67,13 @@ pub struct PodName {
     pub name: String,
 }
 
+impl PodName {
+    /// Namespace and name.
+    pub fn as_pair(&self) -> (&str, &str) {
+        (&self.namespace, &self.name)
+    }
+}
+
 impl fmt::Display for PodName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)

@@ -1,12 +1,12 @@
 //! Planning the whole fleet, again only when its snapshot differs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     assemble, explain,
     fleet::Fleet,
     input::{Cluster, Reader},
-    names::{NodeName, PoolName},
+    names::{GpuKey, NodeName, PoolName},
     problem::Problem,
     result::Plan,
     search::{self, Layouts},
@@ -33,6 +33,21 @@ pub struct Planner {
     reader: Reader,
     snapshot: Snapshot,
     plan: Plan,
+    changes: Vec<GpuKey>,
+    differing: BTreeSet<NodeName>,
+}
+
+/// What was planned last.
+#[derive(Clone, Copy, Debug)]
+pub struct Planned<'a> {
+    /// What the planner read.
+    pub snapshot: &'a Snapshot,
+    /// The plan.
+    pub plan: &'a Plan,
+    /// GPUs whose target differs from their layout.
+    pub changes: &'a [GpuKey],
+    /// Nodes whose GPUs had another plan in the reading before the last.
+    pub differing: &'a BTreeSet<NodeName>,
 }
 
 impl Planner {
@@ -40,14 +55,20 @@ impl Planner {
     /// invalid. `members` is the [`membership`](crate::membership) of the cluster's nodes.
     pub fn read(&mut self, cluster: &Cluster<'_>, members: &BTreeMap<NodeName, Vec<PoolName>>) -> Vec<Problem> {
         let (differs, problems) = self.reader.read(cluster, members, &mut self.snapshot);
+        self.differing.clear();
         if differs {
-            self.plan = plan(&self.snapshot);
+            let plan = plan(&self.snapshot);
+            self.differing = plan.differing_nodes(&self.plan);
+            let changed = plan.gpus.iter().filter(|(_, gpu)| gpu.changed);
+            self.changes = changed.map(|(key, _)| key.clone()).collect();
+            self.plan = plan;
         }
         problems
     }
 
     /// The last snapshot, and the plan for it.
-    pub fn planned(&self) -> (&Snapshot, &Plan) {
-        (&self.snapshot, &self.plan)
+    pub fn planned(&self) -> Planned<'_> {
+        let Self { reader: _, snapshot, plan, changes, differing } = self;
+        Planned { snapshot, plan, changes, differing }
     }
 }

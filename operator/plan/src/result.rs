@@ -1,11 +1,14 @@
 //! The output of the planner: a target for every GPU, what tenants get, and what the fleet cannot give.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use gputenancy_crds::{Layout, Stranded, slice_of};
 
 use crate::{
-    names::{GpuKey, PodName, PoolName, ProfileName, TenantName},
+    names::{GpuKey, NodeName, PodName, PoolName, ProfileName, TenantName},
     problem::Problem,
     snapshot::InUse,
 };
@@ -25,6 +28,29 @@ pub struct Plan {
     pub problems: Vec<Problem>,
     /// A part of the fleet was too large for the exact algorithm: a heuristic search decided, and a better plan may exist.
     pub searched: bool,
+}
+
+impl Plan {
+    /// Nodes with a GPU whose plan is not the same in both.
+    pub fn differing_nodes(&self, other: &Self) -> BTreeSet<NodeName> {
+        let mut differing = BTreeSet::new();
+        let (mut ours, mut theirs) = (self.gpus.iter().peekable(), other.gpus.iter().peekable());
+        loop {
+            let key = match (ours.peek(), theirs.peek()) {
+                (Some(one), Some(two)) if one == two => {
+                    ours.next();
+                    theirs.next();
+                    continue;
+                }
+                (Some((one, _)), Some((two, _))) => (*one).min(*two),
+                (Some((key, _)), None) | (None, Some((key, _))) => *key,
+                (None, None) => return differing,
+            };
+            differing.insert(key.node.clone());
+            ours.next_if(|(one, _)| *one == key);
+            theirs.next_if(|(two, _)| *two == key);
+        }
+    }
 }
 
 /// The target of one GPU.

@@ -42,7 +42,7 @@ pub use json_store::JsonStore;
 pub use owned::{Owned, OwnedObject, SpecHash, version};
 pub use pull::{PullCaches, SlimAccount, SlimSecret};
 pub use refusals::{ControllerRef, QuotaRefusal, Refusals};
-pub use store::{Change, Key, Store};
+pub use store::{Change, Key, Reading, Store};
 use triggers::distinct;
 pub use triggers::{Trigger, Triggers};
 use watch::Watch;

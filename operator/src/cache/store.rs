@@ -42,8 +42,16 @@ pub struct Store<V> {
 struct Objects<V> {
     by_key: BTreeMap<Key, Arc<V>>,
     by_group: BTreeSet<(Box<str>, Key)>,
+    reading: Reading,
+}
+
+/// What a reader has seen of a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
     /// Number of writes.
-    version: u64,
+    writes: u64,
+    /// Of these, writes that are a change.
+    changes: u64,
 }
 
 impl<V> Clone for Store<V> {
@@ -63,11 +71,13 @@ impl<V> Store<V> {
         self.read().by_key.values().cloned().collect()
     }
 
-    /// All objects, in order, if any has been written since `version`, which is set to the present one; `None` is older than all.
-    pub fn changed_since(&self, version: &mut Option<u64>) -> Option<Vec<Arc<V>>> {
+    /// All objects, in order, if any has been written since the last reading, which is set to this one; `None` is older than all. True: there
+    /// was a change, and not only heartbeats.
+    pub fn since(&self, last: &mut Option<Reading>) -> Option<(Vec<Arc<V>>, bool)> {
         let objects = self.read();
-        let same = version.replace(objects.version) == Some(objects.version);
-        (!same).then(|| objects.by_key.values().cloned().collect())
+        let before = last.replace(objects.reading);
+        let changed = before.is_none_or(|before| before.changes != objects.reading.changes);
+        (before != Some(objects.reading)).then(|| (objects.by_key.values().cloned().collect(), changed))
     }
 
     /// All objects of a namespace.
@@ -128,7 +138,11 @@ impl<K: Resource, V> Writer<K, V> {
     /// A writer with an empty store.
     pub fn new(resource: &'static str, projection: Projection<K, V>) -> Self {
         let (sender, ready) = watch::channel(false);
-        let objects = Arc::new(RwLock::new(Objects { by_key: BTreeMap::new(), by_group: BTreeSet::new(), version: 0 }));
+        let objects = Arc::new(RwLock::new(Objects {
+            by_key: BTreeMap::new(),
+            by_group: BTreeSet::new(),
+            reading: Reading::default(),
+        }));
         let store = Store { resource, objects, ready };
         Self { store, ready: sender, listed: BTreeMap::new(), projection }
     }
@@ -177,11 +191,13 @@ impl<K: Resource, V> Writer<K, V> {
         let Projection { keep: _, differs, group } = &self.projection;
         let group = |object: &Option<Arc<V>>| object.as_ref().and_then(|o| group(o)).map(Box::<str>::from);
         let mut objects = self.store.objects.write().unwrap_or_else(PoisonError::into_inner);
-        objects.version += 1;
         let old = match &new {
             Some(new) => objects.by_key.insert(key.clone(), new.clone()),
             None => objects.by_key.remove(&key),
         };
+        if old.is_some() || new.is_some() {
+            objects.reading.writes += 1;
+        }
         let (left, joined) = (group(&old), group(&new));
         if left != joined {
             left.map(|group| objects.by_group.remove(&(group, key.clone())));
@@ -193,7 +209,11 @@ impl<K: Resource, V> Writer<K, V> {
             (None, None) => true,
             _ => false,
         };
-        (!same).then_some(Change { key, old, new })
+        if same {
+            return None;
+        }
+        self.store.objects.write().unwrap_or_else(PoisonError::into_inner).reading.changes += 1;
+        Some(Change { key, old, new })
     }
 }
 
@@ -242,21 +262,6 @@ mod tests {
     }
 
     #[test]
-    fn store_answers_its_objects_again_after_a_write_only() {
-        let mut writer = writer();
-        let (store, mut version) = (writer.store(), None);
-        let mut changed = |store: &Store<SlimNamespace>| store.changed_since(&mut version).map(|all| all.len());
-        assert_eq!((changed(&store), changed(&store)), (Some(0), None));
-        apply(&mut writer, Event::Apply(namespace("a", None, "1")));
-        assert_eq!((changed(&store), changed(&store)), (Some(1), None));
-        // a new version alone is no change that triggers a decision, but writes carry it
-        apply(&mut writer, Event::Apply(namespace("a", None, "2")));
-        assert_eq!((changed(&store), changed(&store)), (Some(1), None));
-        apply(&mut writer, Event::Delete(namespace("a", None, "3")));
-        assert_eq!((changed(&store), changed(&store)), (Some(0), None));
-    }
-
-    #[test]
     fn store_object_that_changes_its_group_is_reported_with_both() {
         let mut writer = writer();
         let store = writer.store();
@@ -293,6 +298,23 @@ mod tests {
         apply(&mut writer, Event::Apply(namespace("a", Some("t"), "1")));
         assert_eq!(apply(&mut writer, Event::Apply(ignored)), ["a: t -> absent"]);
         assert!(writer.store().state().is_empty());
+    }
+
+    #[test]
+    fn reading_tells_changes_from_heartbeats_and_ignores_what_is_not_kept() {
+        let mut writer = writer();
+        let (store, mut last) = (writer.store(), None);
+        assert_eq!(store.since(&mut last).map(|(objects, changed)| (objects.len(), changed)), Some((0, true)));
+        assert!(store.since(&mut last).is_none());
+        apply(&mut writer, Event::Apply(namespace("a", None, "1")));
+        assert_eq!(store.since(&mut last).map(|(objects, changed)| (objects.len(), changed)), Some((1, true)));
+        apply(&mut writer, Event::Apply(namespace("a", None, "2")));
+        let (objects, changed) = store.since(&mut last).unwrap();
+        assert_eq!((objects[0].resource_version().as_deref(), changed), (Some("2"), false));
+        let mut ignored = namespace("b", None, "3");
+        ignored.status.phase = "Ignored".into();
+        apply(&mut writer, Event::Apply(ignored));
+        assert!(store.since(&mut last).is_none());
     }
 
     #[test]

@@ -18,7 +18,7 @@ use gputenancy_engine::{
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use super::{inventory::Inventory, node_views::NodeViews, ownership::Ownership};
+use super::{inventory::Inventory, node_views::NodeViews, ownership::Ownership, pod_index::PodIndex};
 use crate::plan::{NodeName, PodName};
 
 /// What is done about bypasses.
@@ -30,21 +30,28 @@ pub struct BypassEvictions {
     pub retry_at: Option<Timestamp>,
 }
 
+impl BypassEvictions {
+    /// The pods.
+    pub fn pods(&self) -> impl Iterator<Item = &PodName> {
+        self.evictions.values().flatten().map(|eviction| &eviction.pod)
+    }
+}
+
 /// The pods to evict now. An agent that does not report has no current status, and its node is left alone.
-pub fn evictions(inventory: &Inventory<'_>, ownership: &Ownership, views: &NodeViews) -> BypassEvictions {
+pub fn evictions(
+    inventory: &Inventory<'_>,
+    ownership: &Ownership,
+    views: &NodeViews,
+    pods: &PodIndex,
+) -> BypassEvictions {
     let fleet = inventory.fleet;
     let mut found = BypassEvictions::default();
-    let mut bypassed = views.nodes(|view| view.bypassed).peekable();
-    if bypassed.peek().is_none() {
-        return found;
-    }
-    let pods = fleet.pods_by_node();
-    for (name, node) in bypassed {
+    for (name, node) in views.bypassed() {
         let key = NodeName::from(name);
         let pool = pool(inventory, ownership, &key).filter(|_| fleet.liveness(name).is_alive());
         let Some(pool) = pool.filter(|pool| can_evict(&pool.spec.enforcement)) else { continue };
         let retry = Policy::from(&pool.spec.disruption).eviction_retry;
-        let facts = pod_facts(inventory.fleet, pods.get(name).map_or(&[], Vec::as_slice), None, inventory.refusals);
+        let facts = pod_facts(fleet, &pods.on_node(name), None, inventory.refusals);
         for (state, share, bypass) in bypasses(node) {
             let Some((pod, facts)) = owner(share, bypass, &facts) else { continue };
             if pool.spec.enforcement.on_bypass_by(trust(fleet, &pod)) != OnBypass::Evict {

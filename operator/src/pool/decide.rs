@@ -11,31 +11,35 @@ use kube::ResourceExt as _;
 use super::{
     bypass,
     canary::{self, OrphanedCanary},
-    devices,
     fleet_plan::FleetPlan,
-    gpu_changes::{self, ChangeInputs, NodesAtRest},
+    gpu_changes::{self, ChangeInputs},
     inventory::Inventory,
-    labels::{self, Labels, SettledLabels},
+    labels::{self, Labels},
     mig_manager::{self, MigManagerRequest},
     node_specs::{self, GpuWork, NodeDecisions},
+    node_states::NodeStates,
     node_views::NodeViews,
     ownership::Ownership,
     plugin_configs::{self, ConfigsWrite},
+    pod_index::PodIndex,
     profile_status, rollout, silence, status,
     taints::{self, TaintChange},
     view,
+    visits::Visits,
 };
 use crate::{
     fleet_view::FleetView,
-    plan::{NodeName, Planner, PodName},
+    plan::{GpuKey, NodeName, Planner, PodName},
 };
-use gputenancy_engine::mig_manager::MigConfigs;
+use gputenancy_engine::{change::ChangeDecision, fleet::Fleet, mig_manager::MigConfigs};
 
 /// Everything that is to be written.
 #[derive(Clone, Debug, Default)]
 pub struct FleetDecision {
     /// Specs that differ from what the cluster has, by node, with the decisions that they carry out.
     pub nodes: BTreeMap<NodeName, GpuWork>,
+    /// Pods that are evicted, or will be once their agent has reported or their notice has ended.
+    pub evicted: BTreeSet<PodName>,
     /// Pods with a notice of an eviction that is cancelled, with their UID.
     pub cancelled_evictions: BTreeMap<PodName, String>,
     /// Canary pods that no change needs, by the node that they were created for.
@@ -44,6 +48,8 @@ pub struct FleetDecision {
     pub labels: BTreeMap<NodeName, Labels>,
     /// Taints of nodes that lack their pool's, or have one of the operator's that no pool wants.
     pub taints: BTreeMap<NodeName, TaintChange>,
+    /// Nodes whose pool's name has to be copied from the Node to the `GpuNode`.
+    pub pool_names: BTreeSet<NodeName>,
     /// Labels for NVIDIA's MIG manager, and those that it left paused.
     pub mig_manager_requests: BTreeMap<NodeName, MigManagerRequest>,
     /// Layouts for NVIDIA's MIG manager, if they differ from the published ones.
@@ -70,52 +76,81 @@ pub struct FleetDecision {
     pub wake: Option<Timestamp>,
 }
 
+/// Pods that are evicted now, and those of nodes whose agent has yet to report on the last spec: until then no eviction is decided there, and
+/// one that is being carried out goes on.
+fn evicted<'a>(fleet: &Fleet, decisions: &'a BTreeMap<GpuKey, ChangeDecision>) -> impl Iterator<Item = &'a PodName> {
+    decisions.iter().flat_map(|(key, decision)| {
+        let node = fleet.gpu_nodes.get(key.node.as_str());
+        let observed = node.and_then(|n| n.status.as_ref()?.observed_generation);
+        let stale = node.is_some_and(|n| n.metadata.generation != observed) && fleet.answers(key.node.as_str());
+        let evicted = decision.evictions.iter().map(|eviction| &eviction.pod);
+        evicted.chain(decision.notified.iter().filter(move |_| stale))
+    })
+}
+
 /// What one decision leaves to the next.
 #[derive(Debug, Default)]
 pub struct Remembered {
+    /// Which nodes are visited.
+    pub visits: Visits,
+    /// Liveness of agents, and conflicting owners.
+    pub states: NodeStates,
+    /// Pools and owners of nodes.
+    pub ownership: Ownership,
     /// The last plan: an unchanged fleet is not planned again.
     pub planner: Planner,
-    /// What follows from each `GpuNode` alone.
+    /// What follows from each `GpuNode` alone, and totals.
     pub views: NodeViews,
-    /// Nodes whose GPUs do not change.
-    pub at_rest: NodesAtRest,
-    /// Nodes whose labels are as they shall be.
-    pub labels: SettledLabels,
+    /// Pods by what they matter for.
+    pub pods: PodIndex,
 }
 
 /// Decides. What is remembered of the last decision saves the work for what has not changed since.
-pub fn decide(
-    cached: &Inventory<'_>,
-    Remembered { planner, views, at_rest, labels }: &mut Remembered,
-) -> FleetDecision {
+pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecision {
+    let Remembered { visits, states, ownership, planner, views, pods } = remembered;
     let adopted = mig_manager::adopted(cached.fleet);
     let fleet = adopted.as_ref().unwrap_or(cached.fleet);
     let inventory = &Inventory { fleet, ..*cached };
-    let (cluster, silent) = &fleet.cluster_and_silent(inventory.now);
-    let ownership = &Ownership::of(fleet, cluster);
-    let plan = &FleetPlan::make(fleet, cluster, &ownership.members, planner);
+    let mut visited = visits.begin(inventory);
+    pods.update(fleet);
+    states.update(fleet, &visited);
+    ownership.update(fleet, states, &visited);
+    views.update(fleet, ownership, states.silent(), &visited);
+    let cluster = states.cluster(fleet, pods, inventory.now);
+    let plan = &FleetPlan::make(fleet, &cluster, &ownership.members, planner);
+    visited.extend(plan.differing.iter().map(ToString::to_string));
 
-    views.update(fleet, silent);
-    let (views, windows) = (&*views, gpu_changes::windows(inventory));
+    let (ownership, views, pods, silent) = (&*ownership, &*views, &*pods, states.silent());
+    let windows = gpu_changes::windows(inventory);
     let mut mig_managers = mig_manager::decisions(inventory, plan.plan);
     mig_managers.retain(|node, _| !ownership.is_conflicting(node));
     let stages = rollout::stages(inventory, ownership, plan);
     let inputs =
         ChangeInputs { inventory, ownership, plan, windows: &windows, mig_managers: &mig_managers, stages: &stages };
-    let decisions = gpu_changes::decisions(&inputs, views, at_rest);
-    let bypass = bypass::evictions(inventory, ownership, views);
-    let made = NodeDecisions { decisions: &decisions, mig_managers: &mig_managers, bypass: &bypass.evictions };
+    let busy = gpu_changes::busy(&inputs, &visited);
+    let decisions = gpu_changes::decisions(&inputs, views, pods, &busy);
+    let bypass = bypass::evictions(inventory, ownership, views, pods);
+    let made = NodeDecisions {
+        decisions: &decisions,
+        mig_managers: &mig_managers,
+        visited: &visited,
+        bypass: &bypass.evictions,
+    };
     let nodes = node_specs::work(inventory, cached.fleet, ownership, &made);
+    let labels = labels::labels(fleet, ownership, views, &visited);
+    let pool_names = labels::pool_names(fleet, &visited);
+    let taints = taints::taints(inventory, ownership, &visited);
 
     let seen = status::Seen {
         fleet,
         plan: plan.plan,
         problems: &plan.problems,
-        members: &ownership.members,
+        changes: plan.changes,
+        ownership,
+        states,
+        pods,
         decisions: &decisions,
         views,
-        devices: &devices::sums(views.devices()),
-        silent,
         windows: &windows,
         stages: &stages,
         tolerated: inventory.tolerated,
@@ -124,11 +159,13 @@ pub fn decide(
     let by_plugin = fleet.gpu_nodes.values().filter(|node| plugin_configs::is_by_plugin(node));
     let pools = fleet.pools.iter().map(|p| (p, status::pool(&seen, p)));
     let profiles = fleet.profiles.iter().map(|p| (p, profile_status::status(&seen, p)));
-    FleetDecision {
+    let decision = FleetDecision {
         orphaned_canaries: canary::orphaned(inventory, &decisions),
-        cancelled_evictions: gpu_changes::cancelled_evictions(inventory, ownership, &decisions),
-        labels: labels::labels(fleet, ownership, views, labels),
-        taints: taints::taints(inventory, ownership),
+        cancelled_evictions: gpu_changes::cancelled_evictions(inventory, ownership, pods, &decisions),
+        evicted: evicted(fleet, &decisions).chain(bypass.pods()).cloned().collect(),
+        labels,
+        taints,
+        pool_names,
         mig_manager_requests: mig_manager::requests(&mig_managers),
         mig_configs: mig_manager::configs(fleet, &mig_managers),
         plugin_configs: plugin_configs::write(fleet, ownership),
@@ -136,7 +173,7 @@ pub fn decide(
         pools: pools.filter(|(p, s)| p.status.as_ref() != Some(s)).map(|(p, s)| (p.name_any(), s)).collect(),
         profiles: profiles.filter(|(p, s)| p.status.as_ref() != Some(s)).map(|(p, s)| (p.name_any(), s)).collect(),
         finished: status::finished(&seen),
-        phases: views.phases().collect(),
+        phases: views.sums().phases().collect(),
         conflicting: ownership.conflicting.values().copied().collect(),
         silent_agents: silence::pools(silent, &ownership.members, inventory.now).map(ToString::to_string).collect(),
         stopped_rollouts: stages.stopped().map(str::to_owned).collect(),
@@ -152,5 +189,14 @@ pub fn decide(
             .chain(windows.values().filter_map(|w| w.as_ref().ok()?.turns()))
             .min(),
         nodes,
-    }
+    };
+    // a node about which something was decided may need the same again, if it is not carried out; so may one that NVIDIA's MIG manager
+    // partitions, and one for which time alone makes a difference
+    let of_nodes = decision.nodes.keys().chain(decision.labels.keys()).chain(decision.taints.keys());
+    let of_nodes = of_nodes.chain(&decision.pool_names).chain(decision.mig_manager_requests.keys());
+    let again = of_nodes.chain(busy.iter().map(|(key, _)| &key.node)).map(NodeName::as_str);
+    let again = again.chain(silent.keys().chain(inventory.lagging).map(String::as_str));
+    let again = again.chain(views.bypassed().map(|(name, _)| name)).chain(mig_managers.keys().map(String::as_str));
+    visits.end(again.map(str::to_owned).collect());
+    decision
 }

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use gputenancy_crds::{Capacity, DeviceState, GpuNode, GpuSpec, GpuState, Health, names};
 
-use gputenancy_engine::{fleet::Fleet, projection::SlimPod};
+use gputenancy_engine::projection::SlimPod;
 
+use super::pod_index::PodIndex;
 use crate::fleet_view::Claim;
 
 /// What can be had of a device.
@@ -87,37 +88,11 @@ impl NodeDevices {
     }
 }
 
-/// Adds up devices by resource.
-pub fn sums<'a>(nodes: impl Iterator<Item = &'a NodeDevices>) -> BTreeMap<&'a str, Capacity> {
-    let mut sums: BTreeMap<&str, Capacity> = BTreeMap::new();
-    for (resource, here) in nodes.flat_map(|n| &n.by_resource) {
-        let Capacity { total, allocated, free, unschedulable } = here;
-        let sum = sums.entry(resource).or_default();
-        sum.total += total;
-        sum.allocated += allocated;
-        sum.free += free;
-        sum.unschedulable += unschedulable;
-    }
-    sums
-}
-
-/// Adds up devices by namespace and resource.
-pub fn claims<'a>(nodes: impl Iterator<Item = &'a BTreeMap<Claim, i32>>) -> BTreeMap<Claim, i32> {
-    let mut sums: BTreeMap<Claim, i32> = BTreeMap::new();
-    for (claim, count) in nodes.flatten() {
-        match sums.get_mut(claim) {
-            Some(sum) => *sum += count,
-            None => drop(sums.insert(claim.clone(), *count)),
-        }
-    }
-    sums
-}
-
 /// Pods that wait for a node, by namespace and resource.
-pub fn waiting(fleet: &Fleet) -> BTreeMap<Claim, i32> {
+pub fn waiting(pods: &PodIndex) -> BTreeMap<Claim, i32> {
     let mut waiting = BTreeMap::new();
-    let pending = |p: &SlimPod| p.spec.node_name.is_none() && !p.is_over() && p.metadata.deletion_timestamp.is_none();
-    for (name, pod) in fleet.pods.iter().filter(|(_, p)| pending(p)) {
+    let pending = |p: &SlimPod| !p.is_over() && p.metadata.deletion_timestamp.is_none();
+    for (name, pod) in pods.unbound().filter(|(_, p)| pending(p)) {
         for resource in pod.resources() {
             *waiting.entry((name.namespace.to_string(), resource)).or_default() += 1;
         }

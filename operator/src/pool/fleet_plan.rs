@@ -1,11 +1,11 @@
 //! The plan of the fleet, and what it means where NVIDIA's MIG manager partitions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::{GpuSpec, Layout};
 
 use super::mig_manager;
-use crate::plan::{Cluster, GpuKey, GpuPlan, NodeName, Plan, Planner, PoolName, Problem, Snapshot, Why};
+use crate::plan::{Cluster, GpuKey, GpuPlan, NodeName, Plan, Planned, Planner, PoolName, Problem, Snapshot, Why};
 use gputenancy_engine::{fleet::Fleet, mig_effects::mig_manager_effects};
 
 /// The plan, which is made once for the fleet.
@@ -14,6 +14,10 @@ pub struct FleetPlan<'a> {
     pub snapshot: &'a Snapshot,
     /// The plan.
     pub plan: &'a Plan,
+    /// GPUs whose target differs from their layout.
+    pub changes: &'a [GpuKey],
+    /// Nodes whose GPUs had another plan in the last decision.
+    pub differing: &'a BTreeSet<NodeName>,
     /// All problems.
     pub problems: Vec<Problem>,
     /// Plans of GPUs whose change has other effects because the MIG manager partitions them.
@@ -33,7 +37,7 @@ impl<'a> FleetPlan<'a> {
         planner: &'a mut Planner,
     ) -> Self {
         let mut problems = planner.read(cluster, members);
-        let (snapshot, plan) = planner.planned();
+        let Planned { snapshot, plan, changes, differing } = planner.planned();
         problems.extend(plan.problems.iter().cloned());
         problems.sort();
         problems.dedup();
@@ -45,7 +49,7 @@ impl<'a> FleetPlan<'a> {
                 *why = reason(plan, key, gpu).unwrap_or_default();
             }
         }
-        Self { snapshot, plan, problems, effects, targets, repartitions }
+        Self { snapshot, plan, changes, differing, problems, effects, targets, repartitions }
     }
 
     /// The target layout of a GPU.

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use gputenancy_crds::{GpuNode, GpuPool, GpuPoolSpec, GpuSpec, Guarantee, Layout, Trust, names};
+use gputenancy_crds::{ChangePhase, GpuPool, GpuPoolSpec, GpuSpec, Guarantee, Trust};
 use kube::ResourceExt as _;
 
 use super::{
@@ -19,9 +19,11 @@ use super::{
     ownership::Ownership,
     planned_gpus::{PlannedGpu, planned_gpus},
     plugin_configs,
+    pod_index::PodIndex,
     rollout::{Stages, Standing},
+    visits::Names,
 };
-use crate::plan::{Cursor, GpuKey, GpuPlan, NodeName, Plan, PodName, PoolName, TenantFacts};
+use crate::plan::{GpuKey, GpuPlan, Plan, PodName, PoolName, TenantFacts};
 use gputenancy_engine::{
     change::{
         self, CanaryPod, ChangeCandidate, ChangeDecision, ChangeObservation, EvictionNotice, MigManagerContext, Policy,
@@ -31,7 +33,6 @@ use gputenancy_engine::{
     fleet::{Fleet, pod_facts, tenant_facts},
     mig_manager::{MigManagerDecision, is_managed},
     plugin,
-    projection::SlimPod,
 };
 
 /// Whether changes may begin now, by pool.
@@ -65,7 +66,7 @@ type Decide<'a> = &'a dyn Fn((&GpuKey, &GpuPlan), bool) -> Option<(GpuKey, Chang
 
 /// What all GPUs share.
 struct Shared<'a> {
-    pods: BTreeMap<&'a str, Vec<(&'a PodName, &'a SlimPod)>>,
+    pods: &'a PodIndex,
     intent: String,
     canaries: BTreeMap<String, CanaryPod>,
     admitted: BTreeSet<&'a GpuKey>,
@@ -73,79 +74,41 @@ struct Shared<'a> {
     staged: BTreeMap<&'a GpuKey, Arc<str>>,
 }
 
-/// Nodes whose GPUs were all at rest, with what that follows from: most nodes have not changed since.
-#[derive(Debug, Default)]
-pub struct NodesAtRest(BTreeMap<NodeName, AtRest>);
-
-#[derive(Debug)]
-struct AtRest {
-    node: Arc<GpuNode>,
-    /// Targets of the plan, in its order.
-    targets: Vec<Option<Arc<Layout>>>,
-}
-
-impl NodesAtRest {
-    /// The GPUs that are not at rest.
-    fn busy<'a>(&mut self, inputs: &ChangeInputs<'a>) -> Vec<(&'a GpuKey, &'a GpuPlan)> {
-        let (fleet, plan) = (inputs.inventory.fleet, inputs.plan);
-        if self.0.len() > fleet.gpu_nodes.len() {
-            self.0.retain(|name, _| fleet.gpu_nodes.contains_key(name.as_str()));
-        }
-        let gpus: Vec<(&GpuKey, &GpuPlan)> = plan.plan.gpus.iter().collect();
-        let (mut nodes, mut known) = (Cursor::of(&fleet.gpu_nodes), Cursor::of(&self.0));
-        let (mut busy, mut updates) = (Vec::new(), Vec::new());
-        for here in gpus.chunk_by(|(one, _), (next, _)| one.node == next.node) {
-            let Some((GpuKey { node: name, .. }, _)) = here.first() else { continue };
-            let Some(node) = nodes.get(name.as_str()) else { continue };
-            let targets = || here.iter().map(|(_, gpu)| &gpu.target);
-            let same = |known: &AtRest| Arc::ptr_eq(&known.node, node) && known.targets.iter().eq(targets());
-            // what a MIG manager does follows from more than the node and the plan
-            let managed = is_managed(node);
-            if !managed && known.get(name.as_str()).is_some_and(same) {
-                continue;
-            }
-            let before = busy.len();
-            let at_rest = |key: &GpuKey, gpu: &GpuPlan| {
-                let managed = inputs.mig_managers.contains_key(name.as_str());
-                !managed && change::is_at_rest(node, key.uuid.as_str(), plan.target(key, gpu))
-            };
-            busy.extend(here.iter().filter(|(key, gpu)| !at_rest(key, gpu)));
-            if busy.len() > before || managed {
-                updates.push((name, None));
-            } else {
-                let (node, targets) = (Arc::clone(node), targets().cloned().collect());
-                updates.push((name, Some(AtRest { node, targets })));
-            }
-        }
-        for (name, update) in updates {
-            match update {
-                Some(update) => drop(self.0.insert(name.clone(), update)),
-                None => drop(self.0.remove(name)),
-            }
-        }
-        busy
-    }
+/// The GPUs of the visited nodes that are not at rest. What a MIG manager does follows from more than the node and the plan.
+pub fn busy<'a>(inputs: &ChangeInputs<'a>, visited: &Names) -> Vec<(&'a GpuKey, &'a GpuPlan)> {
+    let (fleet, plan) = (inputs.inventory.fleet, inputs.plan);
+    let of = |name: &String| {
+        let node = fleet.gpu_nodes.get(name)?;
+        let managed = inputs.mig_managers.contains_key(name);
+        let here = plan.plan.gpus.range(GpuKey { node: name.as_str().into(), uuid: "".into() }..);
+        let here = here.take_while(|(key, _)| key.node.as_str() == name);
+        let at_rest = |key: &GpuKey, gpu: &GpuPlan| {
+            !managed && change::is_at_rest(node, key.uuid.as_str(), plan.target(key, gpu))
+        };
+        Some(here.filter(|(key, gpu)| !at_rest(key, gpu)).collect::<Vec<_>>())
+    };
+    visited.iter().filter_map(of).flatten().collect()
 }
 
 /// Decides for every GPU that is not at rest; notices name places where the same is free.
 pub fn decisions(
     inputs: &ChangeInputs<'_>,
     views: &NodeViews,
-    at_rest: &mut NodesAtRest,
+    pods: &PodIndex,
+    busy: &[(&GpuKey, &GpuPlan)],
 ) -> BTreeMap<GpuKey, ChangeDecision> {
     let ChangeInputs { inventory, plan: FleetPlan { plan, repartitions, .. }, mig_managers, .. } = inputs;
     let fleet = inventory.fleet;
-    let busy = at_rest.busy(inputs);
     if busy.is_empty() {
         return BTreeMap::new();
     }
     let (intent, canaries) = (intent(fleet), canary::pods(inventory));
     let (admitted, staged) = admitted(inputs);
-    let shared = Shared { pods: fleet.pods_by_node(), intent, canaries, admitted, staged };
+    let shared = Shared { pods, intent, canaries, admitted, staged };
     let decide = |(key, gpu): (&GpuKey, &GpuPlan), others_idle| {
         Some((key.clone(), decision(inputs, &shared, (key, gpu), others_idle)?))
     };
-    let mut decisions: BTreeMap<_, _> = busy.into_iter().filter_map(|gpu| decide(gpu, true)).collect();
+    let mut decisions: BTreeMap<_, _> = busy.iter().filter_map(|gpu| decide(*gpu, true)).collect();
     for name in mig_managers.keys() {
         let again = repartitions.keys().filter(|k| k.node.as_str() == name).map(|k| k.uuid.as_str()).collect();
         wait_for_others(fleet, plan, name, &again, &mut decisions, &decide);
@@ -207,8 +170,8 @@ fn decision(
     let pool = fleet.pools.iter().find(|p| p.name_any() == gpu.pool.as_str())?;
     let spec = spec_of(fleet, key);
     let deadline = spec.and_then(|s| s.change.as_ref()?.evict_after.as_ref()).map(|t| t.0);
-    let pods = shared.pods.get(name).map(Vec::as_slice).unwrap_or_default();
-    let (pods, allocatable) = (pod_facts(fleet, pods, deadline, inventory.refusals), fleet.allocatable(name));
+    let pods = shared.pods.on_node(name);
+    let (pods, allocatable) = (pod_facts(fleet, &pods, deadline, inventory.refusals), fleet.allocatable(name));
     let window = match windows.get(gpu.pool.as_str()) {
         Some(Ok(window)) => *window,
         _ => Window::Closed { next: None },
@@ -240,7 +203,10 @@ fn decision(
         },
     });
     if let (Some(progress), Some(cause), Some(remedy)) = (&mut decision.progress, liveness.cause(), liveness.remedy()) {
-        progress.message = format!("suspended: {cause}; {remedy}");
+        let suspended = format!("suspended: {cause}; {remedy}");
+        // a failure keeps its cause
+        let failed = progress.phase >= ChangePhase::RolledBack;
+        progress.message = if failed { format!("{}; {suspended}", progress.message) } else { suspended };
     }
     Some(decision)
 }
@@ -299,12 +265,13 @@ fn places(views: &NodeViews, resource: &str) -> String {
 pub fn cancelled_evictions(
     inventory: &Inventory<'_>,
     ownership: &Ownership,
+    pods: &PodIndex,
     decisions: &BTreeMap<GpuKey, ChangeDecision>,
 ) -> BTreeMap<PodName, String> {
     let fleet = inventory.fleet;
     let notified: BTreeSet<&PodName> = decisions.values().flat_map(|d| &d.notified).collect();
     let mut cancelled = BTreeMap::new();
-    for (name, pod) in fleet.pods.iter().filter(|(_, p)| p.annotations().contains_key(names::EVICTION_NOTICE)) {
+    for (name, pod) in pods.noticed() {
         let node = pod.spec.node_name.as_deref().unwrap_or_default();
         let ours = !ownership.is_conflicting(node);
         let decided = ours && fleet.answers(node) && !inventory.lagging.contains(node);

@@ -1,12 +1,12 @@
 //! The operator's labels on nodes: pool, layout, whether the layout changes, and what limits memory.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::{ChangePhase, GpuNode, names};
 use kube::ResourceExt as _;
 
-use super::{discovery, node_views::NodeViews, ownership::Ownership, plugin_configs};
-use crate::plan::{Cursor, NodeName, PoolName};
+use super::{discovery, node_views::NodeViews, ownership::Ownership, plugin_configs, visits::Names};
+use crate::plan::{NodeName, PoolName};
 use gputenancy_engine::{fleet::Fleet, plugin::is_key, projection::SlimNode};
 
 /// Value of the label `layout.state` while a GPU of the node changes.
@@ -15,67 +15,26 @@ const CHANGING: &str = "changing";
 /// Labels by name.
 pub type Labels = BTreeMap<String, String>;
 
-/// Nodes that have the labels that they shall have, with the objects that this follows from: most nodes have not changed since.
-#[derive(Debug, Default)]
-pub struct SettledLabels(BTreeMap<String, Settled>);
-
-#[derive(Debug)]
-struct Settled {
-    node: Arc<SlimNode>,
-    gpu_node: Arc<GpuNode>,
-    pool: PoolName,
+/// Labels of the visited nodes, where they differ from what the node has; a node with a conflicting owner keeps those that it has.
+pub fn labels(fleet: &Fleet, ownership: &Ownership, views: &NodeViews, visited: &Names) -> BTreeMap<NodeName, Labels> {
+    let differing = |name: &String| {
+        let node = fleet.nodes.get(name).filter(|_| !ownership.is_conflicting(name))?;
+        let gpu_node = fleet.gpu_nodes.get(name).map(|n| &**n);
+        let wanted = wanted(fleet, views, (name, node), (gpu_node, ownership.pool_of(name)));
+        let differs = wanted.iter().any(|(label, value)| node.labels().get(label) != Some(value));
+        let differs = differs || unwanted(node.labels(), &wanted).next().is_some();
+        differs.then(|| (name.as_str().into(), wanted))
+    };
+    visited.iter().filter_map(differing).collect()
 }
 
-/// Labels by node, where they differ from what the node has; a node with a conflicting owner keeps those that it has.
-pub fn labels(
-    fleet: &Fleet,
-    ownership: &Ownership,
-    views: &NodeViews,
-    SettledLabels(settled): &mut SettledLabels,
-) -> BTreeMap<NodeName, Labels> {
-    let mut differing = BTreeMap::new();
-    if settled.len() > fleet.nodes.len() {
-        settled.retain(|name, _| fleet.nodes.contains_key(name));
-    }
-    let (mut gpu_nodes, mut members) = (Cursor::of(&fleet.gpu_nodes), Cursor::of(&ownership.members));
-    let mut updates = Vec::new();
-    let mut known = Cursor::of(settled);
-    for (name, node) in &fleet.nodes {
-        if ownership.is_conflicting(name) {
-            continue;
-        }
-        let gpu_node = gpu_nodes.get(name);
-        let pool = if let Some([pool]) = members.get(name).map(Vec::as_slice) { Some(pool) } else { None };
-        let same = |s: &Settled| {
-            Arc::ptr_eq(&s.node, node)
-                && gpu_node.is_some_and(|gpu_node| Arc::ptr_eq(&s.gpu_node, gpu_node))
-                && pool == Some(&s.pool)
-        };
-        if known.get(name).is_some_and(same) {
-            continue;
-        }
-        let wanted = wanted(fleet, views, (name, node), (gpu_node.map(|n| &**n), pool));
-        let differs = wanted.iter().any(|(label, value)| node.labels().get(label) != Some(value));
-        if differs || unwanted(node.labels(), &wanted).next().is_some() {
-            differing.insert(name.as_str().into(), wanted);
-            updates.push((name, None));
-        } else if let (Some(gpu_node), Some(pool)) = (gpu_node, pool)
-            // the label for NVIDIA's plugin follows from the published configs as well
-            && !plugin_configs::is_by_plugin(gpu_node)
-        {
-            let (node, gpu_node, pool) = (Arc::clone(node), Arc::clone(gpu_node), pool.clone());
-            updates.push((name, Some(Settled { node, gpu_node, pool })));
-        } else {
-            updates.push((name, None));
-        }
-    }
-    for (name, update) in updates {
-        match update {
-            Some(update) => drop(settled.insert(name.clone(), update)),
-            None => drop(settled.remove(name)),
-        }
-    }
-    differing
+/// Visited nodes whose pool's name has to be copied from the Node to the `GpuNode`.
+pub fn pool_names(fleet: &Fleet, visited: &Names) -> BTreeSet<NodeName> {
+    let differs = |name: &&String| {
+        let pool = fleet.nodes.get(*name).and_then(|n| n.labels().get(names::POOL_LABEL));
+        fleet.gpu_nodes.get(*name).is_some_and(|gpu_node| gpu_node.labels().get(names::POOL_LABEL) != pool)
+    };
+    visited.iter().filter(differs).map(|name| name.as_str().into()).collect()
 }
 
 /// The labels that a node shall have, as far as the operator writes them.

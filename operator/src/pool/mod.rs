@@ -16,19 +16,24 @@ pub(crate) mod inventory;
 mod labels;
 mod mig_manager;
 mod node_specs;
+mod node_states;
+mod node_view;
 mod node_views;
 mod ownership;
 mod planned_gpus;
 mod plugin_configs;
+mod pod_index;
 mod profile_status;
 mod rollout;
 mod silence;
 mod status;
+mod sums;
 mod taints;
 #[cfg(test)]
 mod tests;
 mod tolerated;
 mod view;
+mod visits;
 mod write;
 
 use std::{
@@ -48,7 +53,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{apply::Writer, cache::Caches, fleet_view::FleetView, metrics::Metrics};
 use decide::{FleetDecision, Remembered, decide};
-use fleet::FleetReader;
+use fleet::{DecidedStatuses, FleetReader};
 use gputenancy_engine::fleet::{Fleet, Refusals};
 use inventory::Inventory;
 pub(crate) use taints::without_ours;
@@ -88,6 +93,8 @@ struct Memory {
     marks: BTreeMap<String, String>,
     /// The objects.
     fleet: FleetReader,
+    /// Statuses as decided last.
+    statuses: DecidedStatuses,
 }
 
 impl Controller {
@@ -115,6 +122,7 @@ impl Controller {
     /// Decides when something has changed or is due, and writes, until `stop`; then it completes the writes in progress.
     pub async fn run(mut self, trigger: Arc<Notify>, stop: CancellationToken) {
         let mut next = Some(Instant::now());
+        let mut triggered = None;
         loop {
             // a decision takes its time, and after `stop` nothing more begins
             if !stop.is_cancelled() {
@@ -123,7 +131,8 @@ impl Controller {
             // a stream of retries is as a stream of triggers
             let (ended, pause) = self.decided;
             let retry = self.queue.retry_at().map(|at| at.max(ended + pause));
-            let due = next.into_iter().chain(retry).min();
+            let forced = next.into_iter().chain(retry).min();
+            let due = forced.into_iter().chain(triggered).min();
             let timer = async {
                 match due {
                     Some(at) => tokio::time::sleep_until(at).await,
@@ -138,8 +147,15 @@ impl Controller {
                         next = next.into_iter().chain([self.soonest()]).min();
                     }
                 }
-                () = timer => next = self.reconcile().await,
-                () = trigger.notified() => next = next.into_iter().chain([self.soonest()]).min(),
+                () = timer => {
+                    triggered = None;
+                    let forced = forced.is_some_and(|at| at <= Instant::now());
+                    // otherwise the last decision still holds, and so does its time
+                    if let Some(wake) = self.reconcile(forced).await {
+                        next = wake;
+                    }
+                }
+                () = trigger.notified() => triggered = triggered.or_else(|| Some(self.soonest())),
             }
         }
     }
@@ -161,8 +177,9 @@ impl Controller {
         self.queue.note(&target, &outcome)
     }
 
-    /// Decides once, and queues the writes; answers when to decide again even if nothing changes.
-    async fn reconcile(&mut self) -> Option<Instant> {
+    /// Decides once, and queues the writes; answers when to decide again even if nothing changes. Unless it is `forced`, it decides only if
+    /// the caches differ by more than the operator's own statuses.
+    async fn reconcile(&mut self, forced: bool) -> Option<Option<Instant>> {
         let begun = Instant::now();
         let (caches, tolerated, home) =
             (self.caches.clone(), self.tolerated.clone(), self.writer.namespaces.home.clone());
@@ -170,13 +187,22 @@ impl Controller {
         let (failing, writing) = (self.queue.failing(), self.queue.writing());
         // a large fleet takes longer than probes and the lease may wait
         let decided = tokio::task::spawn_blocking(move || {
-            let fleet = memory.fleet.read(&caches, Timestamp::now());
+            let (fleet, differs) = memory.fleet.read(&caches, &memory.statuses, Timestamp::now());
+            if !forced && !differs {
+                return (memory, None);
+            }
             let mut decision = memory.decide(&fleet, &tolerated, &home, (&failing, &writing));
+            memory.statuses = DecidedStatuses::of(&decision);
             let writes = ObjectWrite::of(&fleet, &mut decision);
-            (memory, fleet, decision, writes)
+            let evicted = std::mem::take(&mut decision.evicted);
+            (memory, Some((fleet, decision, (writes, evicted))))
         });
-        let (memory, fleet, decision, writes) = write::unless_panicked(decided.await).await;
+        let (memory, decided) = write::unless_panicked(decided.await).await;
         self.memory = memory;
+        let Some((fleet, decision, writes)) = decided else {
+            self.decided = (Instant::now(), MIN_PAUSE);
+            return None;
+        };
         let took = begun.elapsed();
         self.decided = (Instant::now(), (took * DUTY_CYCLE).clamp(MIN_PAUSE, MAX_PAUSE));
         let metrics = &self.writer.metrics;
@@ -194,7 +220,7 @@ impl Controller {
         });
         self.queue.replace(fleet, writes);
         let wait = |at: Timestamp| Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or_default();
-        decision.wake.map(|at| Instant::now() + wait(at).max(MIN_PAUSE))
+        Some(decision.wake.map(|at| Instant::now() + wait(at).max(MIN_PAUSE)))
     }
 }
 

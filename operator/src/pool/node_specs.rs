@@ -15,8 +15,9 @@ use kube::ResourceExt as _;
 use super::{
     inventory::Inventory,
     ownership::{Assigned, Ownership},
+    visits::Names,
 };
-use crate::plan::{Cursor, GpuKey, NodeName};
+use crate::plan::{GpuKey, NodeName};
 use gputenancy_engine::{
     change::{ChangeDecision, Eviction},
     fleet::Fleet,
@@ -42,34 +43,36 @@ pub struct NodeDecisions<'a> {
     pub decisions: &'a BTreeMap<GpuKey, ChangeDecision>,
     /// What MIG managers do, by node.
     pub mig_managers: &'a BTreeMap<String, MigManagerDecision>,
+    /// The nodes that are visited.
+    pub visited: &'a Names,
     /// Pods that bypass the memory limit of their share, by node.
     pub bypass: &'a BTreeMap<NodeName, BTreeSet<Eviction>>,
 }
 
-/// Decided GPUs as decided, others as they are; GPUs that no pool has any more are released once nothing uses them. `cached` has the
+/// Of the visited nodes: decided GPUs as decided, others as they are; GPUs that no pool has any more are released once nothing uses them. `cached` has the
 /// specs as the API server has them.
 pub fn work(
     inventory: &Inventory<'_>,
     cached: &Fleet,
     ownership: &Ownership,
-    NodeDecisions { decisions, mig_managers, bypass }: &NodeDecisions<'_>,
+    NodeDecisions { decisions, mig_managers, visited, bypass }: &NodeDecisions<'_>,
 ) -> BTreeMap<NodeName, GpuWork> {
     let mut by_node: BTreeMap<&str, Vec<(&str, &ChangeDecision)>> = BTreeMap::new();
     for (key, decision) in *decisions {
         by_node.entry(key.node.as_str()).or_default().push((key.uuid.as_str(), decision));
     }
-    let adopted = !std::ptr::eq(inventory.fleet, cached);
-    let (mut members, mut nodes) = (Cursor::of(&ownership.members), Cursor::of(&inventory.fleet.nodes));
+    let fleet = inventory.fleet;
     let mut work = BTreeMap::new();
     let readable = |(name, node): &(&String, &Arc<GpuNode>)| {
         !inventory.lagging.contains(*name) && !node.spec.is_of_newer_release()
     };
-    for (name, node) in inventory.fleet.gpu_nodes.iter().filter(readable) {
+    let gpu_nodes = visited.iter().filter_map(|name| fleet.gpu_nodes.get_key_value(name));
+    for (name, node) in gpu_nodes.filter(readable) {
         let (here, manager) = (by_node.remove(name.as_str()).unwrap_or_default(), mig_managers.get(name));
-        let written = if adopted { cached.gpu_nodes.get(name) } else { Some(node) };
+        let written = cached.gpu_nodes.get(name);
         let same = manager.is_none()
             && written.is_some_and(|n| Arc::ptr_eq(n, node))
-            && keeps_spec(ownership, (name, &node.spec), members.get(name).is_some(), &here);
+            && keeps_spec(ownership, (name, &node.spec), ownership.is_pooled(name), &here);
         let spec = (!same).then(|| spec(inventory, ownership, (name, node), &here, manager));
         let spec = spec.filter(|spec| written.map(|n| &n.spec) != Some(spec));
         let events = manager.map(|m| ChangeDecision { events: m.events.clone(), ..ChangeDecision::default() });
@@ -78,8 +81,8 @@ pub fn work(
         let others = events.filter(has_work).into_iter().chain(evictions);
         let decisions: Vec<ChangeDecision> =
             here.into_iter().map(|(_, d)| d).filter(|d| has_work(d)).cloned().chain(others).collect();
-        let pooled = members.get(name).is_some() || mig_manager::awaits_answer(node);
-        let kubernetes_node = nodes.get(name).filter(|_| !ownership.is_conflicting(name));
+        let pooled = ownership.is_pooled(name) || mig_manager::awaits_answer(node);
+        let kubernetes_node = fleet.nodes.get(name).filter(|_| !ownership.is_conflicting(name));
         let plugin = kubernetes_node.map(|n| plugin::step(&observation(inventory.now, (n, node), pooled)));
         let plugin = plugin.unwrap_or_default();
         if spec.is_some() || !decisions.is_empty() || plugin.cordon.is_some() || plugin.restart.is_some() {

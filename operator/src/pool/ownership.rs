@@ -1,21 +1,26 @@
 //! Who partitions and who advertises the GPUs of each node: as the pool states, and no component of ours where there is a conflicting
 //! owner.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
 use gputenancy_crds::{Advertiser, AllocationPolicy, GpuNode, GpuNodeSpec, GpuPool, Partitioner, ShareMinimum};
 use kube::ResourceExt as _;
 
-use crate::plan::{Cluster, Cursor, NodeName, PoolName, membership};
+use super::{node_states::NodeStates, visits::Names};
+use crate::plan::{NodeName, PoolName, membership};
 use gputenancy_engine::{fleet::Fleet, mig_manager};
 
 /// The owners of the GPUs of each node.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Ownership {
     /// Nodes of pools that have a conflicting owner, with its name: nothing is done there.
     pub conflicting: BTreeMap<NodeName, &'static str>,
     /// Pools that select each node.
     pub members: BTreeMap<NodeName, Vec<PoolName>>,
+    /// Nodes that one pool alone selects, by pool.
+    nodes: BTreeMap<PoolName, BTreeSet<NodeName>>,
+    /// Nodes of pools that have no `GpuNode`.
+    pub without_gpu_node: BTreeSet<NodeName>,
     /// What is assigned to nodes whose `GpuNode` states something else.
     reassigned: BTreeMap<NodeName, Assigned>,
 }
@@ -52,39 +57,87 @@ fn minimum(pool: &GpuPool, node: &GpuNode) -> ShareMinimum {
     }
 }
 
+/// What a node is assigned that has this only pool.
+fn assigned(node: &GpuNode, pool: Option<&GpuPool>, is_foreign: bool, engaged: impl Fn() -> bool) -> Assigned {
+    let mut assigned = Assigned::from(&node.spec);
+    if is_foreign {
+        assigned.partitioner = Partitioner::None;
+    } else if let Some(pool) = pool.filter(|_| !engaged()) {
+        (assigned.partitioner, assigned.advertiser) = (pool.spec.partitioner, pool.spec.advertiser);
+    }
+    if let Some(pool) = pool {
+        assigned.allocation = pool.spec.allocation.unwrap_or_default();
+        assigned.enforcement = minimum(pool, node);
+    }
+    assigned
+}
+
 impl Ownership {
-    /// Reads nodes, pools and `GpuNode`s.
-    pub fn of(fleet: &Fleet, cluster: &Cluster<'_>) -> Self {
-        let members = membership(&cluster.pools, cluster.nodes.iter().map(|n| (n.name, n.labels)));
-        let conflicting = cluster.nodes.iter().filter_map(|n| Some((n.name, n.foreign.as_ref()?.by)));
-        let mut conflicting: BTreeMap<NodeName, _> = conflicting.map(|(name, by)| (name.into(), by)).collect();
+    /// Brings the owners of these nodes up to date with the fleet.
+    pub fn update(&mut self, fleet: &Fleet, states: &NodeStates, visited: &Names) {
+        let pools: Vec<&GpuPool> = fleet.active_pools().collect();
+        let labels = visited.iter().filter_map(|name| Some((name.as_str(), fleet.nodes.get(name)?.labels())));
+        let mut members = membership(&pools, labels);
         let pools: BTreeMap<&str, &GpuPool> =
-            cluster.pools.iter().filter_map(|pool| Some((pool.metadata.name.as_deref()?, *pool))).collect();
-        let (mut pools_of, mut nodes) = (Cursor::of(&members), Cursor::of(&fleet.nodes));
-        let mut assign = |name: &str, node: &GpuNode| {
-            let mut assigned = Assigned::from(&node.spec);
-            // two pools, or none any more, or a MIG manager that has yet to answer: until that is settled everything stays as it is
-            let pool = match pools_of.get(name).map(Vec::as_slice) {
-                Some([pool]) => pools.get(pool.as_str()),
-                _ => None,
-            };
-            let mut engaged = || nodes.get(name).is_some_and(|n| mig_manager::is_engaged(node, n.labels()));
-            if conflicting.contains_key(name) {
-                assigned.partitioner = Partitioner::None;
-            } else if let Some(pool) = pool.filter(|_| !engaged()) {
-                (assigned.partitioner, assigned.advertiser) = (pool.spec.partitioner, pool.spec.advertiser);
+            pools.into_iter().filter_map(|pool| Some((pool.metadata.name.as_deref()?, pool))).collect();
+        for name in visited {
+            self.forget(name);
+            let (gpu_node, selecting) = (fleet.gpu_nodes.get(name), members.remove(name.as_str()));
+            let foreign = states.foreign(name).map(|foreign| foreign.by);
+            if let Some(gpu_node) = gpu_node {
+                // two pools, or none any more, or a MIG manager that has yet to answer: until that is settled everything stays as it is
+                let pool = match selecting.as_deref() {
+                    Some([pool]) => pools.get(pool.as_str()).copied(),
+                    _ => None,
+                };
+                let engaged = || fleet.nodes.get(name).is_some_and(|n| mig_manager::is_engaged(gpu_node, n.labels()));
+                let assigned = assigned(gpu_node, pool, foreign.is_some(), engaged);
+                if assigned != Assigned::from(&gpu_node.spec) {
+                    self.reassigned.insert(name.as_str().into(), assigned);
+                }
             }
-            if let Some(pool) = pool {
-                assigned.allocation = pool.spec.allocation.unwrap_or_default();
-                assigned.enforcement = minimum(pool, node);
+            if let Some(pools) = selecting {
+                self.enter(name, pools, foreign, gpu_node.is_some());
             }
-            assigned
-        };
-        let assigned = fleet.gpu_nodes.iter().map(|(name, node)| (name, node, assign(name, node)));
-        let differing = assigned.filter(|(_, node, assigned)| Assigned::from(&node.spec) != *assigned);
-        let reassigned = differing.map(|(name, _, assigned)| (name.as_str().into(), assigned)).collect();
-        conflicting.retain(|node, _| members.contains_key(node));
-        Self { conflicting, members, reassigned }
+        }
+    }
+
+    fn enter(&mut self, node: &str, pools: Vec<PoolName>, foreign: Option<&'static str>, has_gpu_node: bool) {
+        if let Some(by) = foreign {
+            self.conflicting.insert(node.into(), by);
+        }
+        if let [pool] = pools.as_slice() {
+            self.nodes.entry(pool.clone()).or_default().insert(node.into());
+        }
+        if !has_gpu_node {
+            self.without_gpu_node.insert(node.into());
+        }
+        self.members.insert(node.into(), pools);
+    }
+
+    fn forget(&mut self, node: &str) {
+        self.conflicting.remove(node);
+        self.reassigned.remove(node);
+        self.without_gpu_node.remove(node);
+        let Some(pools) = self.members.remove(node) else { return };
+        if let [pool] = pools.as_slice()
+            && let Entry::Occupied(mut nodes) = self.nodes.entry(pool.clone())
+        {
+            nodes.get_mut().remove(node);
+            if nodes.get().is_empty() {
+                nodes.remove();
+            }
+        }
+    }
+
+    /// Nodes that this pool, and no other, selects.
+    pub fn nodes_of(&self, pool: &str) -> Option<&BTreeSet<NodeName>> {
+        self.nodes.get(pool)
+    }
+
+    /// The only pool that selects this node.
+    pub fn pool_of(&self, node: &str) -> Option<&PoolName> {
+        if let [pool] = self.pools_of(node) { Some(pool) } else { None }
     }
 
     /// Pools that select this node.

@@ -1,7 +1,7 @@
 //! The status of profiles.
 
 use gputenancy_crds::{
-    GpuNode, GpuProfile, GpuProfileStatus, Interval, RefusedResize, ShareState,
+    Capacity, GpuNode, GpuProfile, GpuProfileStatus, Interval, RefusedResize, ShareState,
     condition::{ConditionUpdate, Overall, merge},
     reasons,
 };
@@ -19,8 +19,8 @@ pub fn status(seen: &Seen<'_>, profile: &GpuProfile) -> GpuProfileStatus {
     let overall = overall(seen, &name);
     // a profile without instances has no devices, even if another profile uses its resource name
     let refused = matches!(&overall, Overall::Stalled { reason, .. } if *reason != reasons::PROFILE_NOT_SUPPORTED);
-    let capacity = seen.devices.get(resource.as_str()).filter(|_| !refused).copied().unwrap_or_default();
-    let nodes = seen.views.nodes(|view| view.resize_refused);
+    let capacity = if refused { Capacity::default() } else { seen.views.sums().capacity(&resource) };
+    let nodes = seen.views.resize_refused();
     let updates = overall.updates().into_iter().chain(interval(profile)).chain(resized(nodes, &resource)).collect();
     let tenants =
         seen.fleet.tenants.iter().filter(|t| t.spec.gpus.iter().any(|g| g.profile == name && g.count > 0)).count();

@@ -19,18 +19,19 @@ pub const AGENT_SILENT: &str = "AgentSilent";
 const MOST_NAMED: usize = 16;
 
 /// Nodes of the fleet whose agent does not report, with why.
-pub type Silent<'a> = BTreeMap<&'a str, Liveness>;
+pub type Silent = BTreeMap<String, Liveness>;
 
 /// Those of these nodes.
-fn among<'a>(silent: &Silent<'a>, nodes: &BTreeSet<&str>) -> Vec<(&'a str, Liveness)> {
-    silent.iter().filter(|(node, _)| nodes.contains(*node)).map(|(node, liveness)| (*node, *liveness)).collect()
+fn among<'a>(silent: &'a Silent, nodes: &BTreeSet<NodeName>) -> Vec<(&'a str, Liveness)> {
+    let here = silent.iter().filter(|(node, _)| nodes.contains(node.as_str()));
+    here.map(|(node, liveness)| (node.as_str(), *liveness)).collect()
 }
 
 /// Those that reported once, after the grace period. While the condition is True all count if no grace period is over: the time for which
 /// a pod is absent starts again with the operator.
 fn lost<'a>(
-    silent: &Silent<'a>,
-    nodes: &BTreeSet<&str>,
+    silent: &'a Silent,
+    nodes: &BTreeSet<NodeName>,
     old: &[Condition],
     now: Timestamp,
 ) -> Vec<(&'a str, Liveness)> {
@@ -46,19 +47,23 @@ fn lost<'a>(
 }
 
 /// The condition `AgentSilent`. Nodes that have never reported have the reason `NoAgent` or `NodeNotReady` of `Ready`.
-pub fn update(silent: &Silent<'_>, nodes: &BTreeSet<&str>, old: &[Condition], now: Timestamp) -> ConditionUpdate {
+pub fn update(silent: &Silent, nodes: &BTreeSet<NodeName>, old: &[Condition], now: Timestamp) -> ConditionUpdate {
     let silent = lost(silent, nodes, old, now);
     if silent.is_empty() {
-        return ConditionUpdate::no(AGENT_SILENT, reasons::REPORTING, "the agents of all nodes report");
+        return ConditionUpdate::no(
+            AGENT_SILENT,
+            reasons::REPORTING,
+            "every agent that has reported before still reports, or is silent for less than a minute",
+        );
     }
-    let effect = "devices that no pod holds are not free there, and no change starts or proceeds; after 5 minutes a change in \
+    let effect = "devices that no pod holds are not available there, and no change starts or proceeds; after 5 minutes a change in \
                   progress no longer counts for spec.disruption.maxUnavailable";
     ConditionUpdate::yes(AGENT_SILENT, reasons::SILENT, format!("{}: {effect}", by_cause(&silent)))
 }
 
 /// Why no change begins on nodes whose agent has not reported for longer than the grace period, or never, for `Ready`; `None`: there are
 /// none.
-pub fn not_ready(silent: &Silent<'_>, nodes: &BTreeSet<&str>, old: &[Condition], now: Timestamp) -> Option<String> {
+pub fn not_ready(silent: &Silent, nodes: &BTreeSet<NodeName>, old: &[Condition], now: Timestamp) -> Option<String> {
     let mut found = lost(silent, nodes, old, now);
     found.extend(among(silent, nodes).into_iter().filter(|(_, l)| l.state == AgentState::NeverReported));
     (!found.is_empty()).then(|| format!("no change begins on {}", by_cause(&found)))
@@ -93,12 +98,12 @@ pub fn event(before: &[Condition], now: &[Condition]) -> Option<(EventType, Reas
 
 /// The pool of each node that its condition names after the grace period.
 pub fn pools<'a>(
-    silent: &'a Silent<'_>,
+    silent: &'a Silent,
     members: &'a BTreeMap<NodeName, Vec<PoolName>>,
     now: Timestamp,
 ) -> impl Iterator<Item = &'a PoolName> {
     silent.iter().filter_map(move |(node, liveness)| {
-        let [pool] = members.get(*node)?.as_slice() else { return None };
+        let [pool] = members.get(node.as_str())?.as_slice() else { return None };
         let named = liveness.state != AgentState::NeverReported && liveness.is_silent_for(GRACE_PERIOD, now);
         named.then_some(pool)
     })

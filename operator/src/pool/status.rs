@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::{
-    Capacity, ChangePhase, GpuPool, GpuPoolStatus, PendingChange, PoolChange, PoolProfile, WindowTimes,
+    ChangePhase, GpuPool, GpuPoolStatus, PendingChange, PoolChange, PoolProfile, WindowTimes,
     condition::{ConditionUpdate, Overall, READY, merge},
     reasons::{self, Reason},
 };
@@ -15,14 +15,18 @@ use k8s_openapi::{
 use kube::ResourceExt;
 
 use super::{
-    devices, enforcement,
+    enforcement,
     node_specs::is_releasable,
+    node_states::NodeStates,
     node_views::NodeViews,
+    ownership::Ownership,
+    pod_index::PodIndex,
     rollout::{self, Stages},
-    silence::{self, Silent},
+    silence,
+    sums::PoolSums,
     tolerated::Tolerated,
 };
-use crate::plan::{GpuKey, NodeName, Plan, PoolName, Problem, membership, resource_name};
+use crate::plan::{GpuKey, NodeName, Plan, Problem, membership, resource_name};
 use gputenancy_engine::{
     change::{ChangeDecision, Window, WindowError},
     fleet::Fleet,
@@ -36,16 +40,18 @@ pub struct Seen<'a> {
     pub plan: &'a Plan,
     /// All problems.
     pub problems: &'a [Problem],
+    /// GPUs whose target differs from their layout.
+    pub changes: &'a [GpuKey],
     /// Pools that select each node.
-    pub members: &'a BTreeMap<NodeName, Vec<PoolName>>,
+    pub ownership: &'a Ownership,
+    /// Liveness and resources of nodes.
+    pub states: &'a NodeStates,
+    /// The pods.
+    pub pods: &'a PodIndex,
     /// What the change machine decided.
     pub decisions: &'a BTreeMap<GpuKey, ChangeDecision>,
     /// Devices of each node.
     pub views: &'a NodeViews,
-    /// Devices of the fleet by resource.
-    pub devices: &'a BTreeMap<&'a str, Capacity>,
-    /// Nodes whose agent does not report.
-    pub silent: &'a Silent<'a>,
     /// Whether changes may begin now, for each pool.
     pub windows: &'a BTreeMap<String, Result<Window, WindowError>>,
     /// Stages of rollouts.
@@ -62,10 +68,10 @@ const MOST_PENDING: usize = 32;
 /// How long a deleted pool waits for its GPUs to become idle before it is deleted; GPUs are released once idle, also afterwards.
 const PATIENCE: SignedDuration = SignedDuration::from_mins(5);
 
-/// Demand that the pool cannot serve is told beside `Ready`: the pool itself is in order.
+/// Demand that the pool cannot serve is a condition of its own: the pool itself is in order.
 const DEMAND_MET: &str = "DemandMet";
 
-/// Somebody else owns GPUs of the pool's nodes.
+/// Another product owns GPUs of the pool's nodes.
 const FOREIGN: &str = "ForeignPartitioner";
 
 /// Status of one pool.
@@ -73,18 +79,19 @@ pub fn pool(seen: &Seen<'_>, pool: &GpuPool) -> GpuPoolStatus {
     let name = pool.name_any();
     let generation = pool.metadata.generation;
     let old = pool.status.clone().unwrap_or_default();
-    let nodes = nodes_of(seen, &name);
-    let gpu_nodes = || nodes.iter().filter_map(|n| seen.fleet.gpu_nodes.get(*n));
-    let gpus: usize = gpu_nodes().filter_map(|n| n.status.as_ref()).map(|s| s.gpus.len()).sum();
-    let profiles = profiles(seen, pool, &nodes);
+    let (no_nodes, no_sums) = (BTreeSet::new(), PoolSums::default());
+    let nodes = seen.ownership.nodes_of(&name).unwrap_or(&no_nodes);
+    let sums = seen.views.sums().of_pool(&name).unwrap_or(&no_sums);
+    let profiles = profiles(seen, pool, sums);
     let changes = changes(seen, &name);
-    let pending = pending(seen, &name);
+    let mut pending = pending(seen, &name);
     let unsatisfied: Vec<String> = unsatisfied(seen, &name);
     let overall = if pool.metadata.deletion_timestamp.is_some() {
         deletion(seen, pool)
     } else {
-        overall(seen, pool, &nodes, &changes, &pending)
+        overall(seen, pool, nodes, &changes, &pending)
     };
+    pending.truncate(MOST_PENDING);
     let mut updates = overall.updates();
     updates.push(match unsatisfied.first() {
         None => ConditionUpdate::yes(
@@ -97,7 +104,7 @@ pub fn pool(seen: &Seen<'_>, pool: &GpuPool) -> GpuPoolStatus {
     updates.push(foreign(seen, &name));
     let mine = seen.problems.iter().filter(|p| p.concerns_pool(&name));
     updates.extend(enforcement::condition(pool.spec.enforcement.minimum, mine));
-    updates.push(silence::update(seen.silent, &nodes, &old.conditions, seen.now));
+    updates.push(silence::update(seen.states.silent(), nodes, &old.conditions, seen.now));
     let (rollout, rolled_out) = seen.stages.report(&name).unzip();
     updates.extend(rolled_out);
     let summary =
@@ -105,8 +112,8 @@ pub fn pool(seen: &Seen<'_>, pool: &GpuPool) -> GpuPoolStatus {
     GpuPoolStatus {
         observed_generation: generation,
         conditions: merge(&old.conditions, updates, generation, seen.now),
-        nodes: Some(number(gpu_nodes().count())),
-        gpus: Some(number(gpus)),
+        nodes: Some(sums.nodes),
+        gpus: Some(sums.gpus),
         stranded: seen.plan.stranded.get(name.as_str()).copied(),
         changing: Some(number(changes.iter().filter(|c| c.phase < ChangePhase::RolledBack).count())),
         changes,
@@ -124,18 +131,10 @@ fn number(n: usize) -> i32 {
     i32::try_from(n).unwrap_or(i32::MAX)
 }
 
-/// Nodes that this pool, and no other, selects.
-fn nodes_of<'a>(seen: &Seen<'a>, pool: &str) -> BTreeSet<&'a str> {
-    let only = |pools: &Vec<PoolName>| matches!(pools.as_slice(), [one] if one.as_str() == pool);
-    seen.members.iter().filter(|(_, pools)| only(pools)).map(|(node, _)| node.as_str()).collect()
-}
-
-fn profiles(seen: &Seen<'_>, pool: &GpuPool, nodes: &BTreeSet<&str>) -> Vec<PoolProfile> {
-    let here = nodes.iter().filter_map(|n| seen.views.get(n)).map(|view| &view.devices);
-    let sums = devices::sums(here);
+fn profiles(seen: &Seen<'_>, pool: &GpuPool, sums: &PoolSums) -> Vec<PoolProfile> {
     let of = |name: &String| {
         let profile = seen.fleet.profiles.iter().find(|p| p.name_any() == *name);
-        let count = profile.and_then(|p| sums.get(resource_name(name, &p.spec).as_str())).copied().unwrap_or_default();
+        let count = profile.map(|p| sums.capacity(&resource_name(name, &p.spec))).unwrap_or_default();
         PoolProfile { name: name.clone(), total: count.total, allocated: count.allocated, free: count.free }
     };
     pool.spec.profiles.iter().map(of).collect()
@@ -178,14 +177,14 @@ fn foreign(seen: &Seen<'_>, pool: &str) -> ConditionUpdate {
         _ => None,
     });
     let Some((first, _)) = theirs.next() else {
-        return ConditionUpdate::no(FOREIGN, reasons::NONE, "nobody else owns GPUs of this pool's nodes");
+        return ConditionUpdate::no(FOREIGN, reasons::NONE, "no other product owns GPUs of this pool's nodes");
     };
     let others: Vec<String> = theirs.map(|(_, node)| node).collect();
     let message = if others.is_empty() { first.to_string() } else { format!("{first}; also {}", others.join(", ")) };
     ConditionUpdate::yes(FOREIGN, reasons::FOUND, message)
 }
 
-/// What is to be told of a pool whose conditions have changed: a new reason of `Ready`, and other owners and silent agents that come
+/// The events of a pool whose conditions have changed: a new reason of `Ready`, and other owners and silent agents that come
 /// and go.
 pub fn news(before: &[Condition], now: &[Condition]) -> Vec<(EventType, Reason, String)> {
     let of = |all: &[Condition], type_: &str| all.iter().find(|c| c.type_ == type_).cloned();
@@ -222,7 +221,6 @@ fn pending(seen: &Seen<'_>, pool: &str) -> Vec<PendingChange> {
     };
     let mut pending: Vec<PendingChange> = seen.decisions.iter().filter_map(of).collect();
     pending.sort_by(|a, b| (&a.node, a.gpu).cmp(&(&b.node, b.gpu)));
-    pending.truncate(MOST_PENDING);
     pending
 }
 
@@ -239,7 +237,7 @@ fn next_window(seen: &Seen<'_>, pool: &str) -> Option<WindowTimes> {
 fn overall(
     seen: &Seen<'_>,
     pool: &GpuPool,
-    nodes: &BTreeSet<&str>,
+    nodes: &BTreeSet<NodeName>,
     changes: &[PoolChange],
     pending: &[PendingChange],
 ) -> Overall {
@@ -267,7 +265,15 @@ fn overall(
         let reason = if failed.phase == ChangePhase::Stuck { reasons::CHANGE_STUCK } else { reasons::CHANGE_FAILED };
         return stalled(reason, message(failed));
     }
-    if let Some(first) = changes.first() {
+    let silent = seen.states.silent();
+    let not_ready = || silence::not_ready(silent, nodes, old, seen.now);
+    let proceeds = changes.iter().find(|c| !silent.contains_key(&c.node));
+    if let Some(first) = proceeds.or(changes.first()) {
+        let suspended = proceeds.is_none().then(not_ready).flatten();
+        if let Some(message) = suspended {
+            let gpus = if changes.len() == 1 { "one GPU" } else { "several GPUs" };
+            return waiting(reasons::NODE_NOT_READY, format!("{message}; the change of {gpus} there is suspended"));
+        }
         let others = if changes.len() > 1 { format!(" (and {} more)", changes.len() - 1) } else { String::new() };
         return waiting(reasons::CHANGING, format!("{}{others}", message(first)));
     }
@@ -277,14 +283,15 @@ fn overall(
             "no node matches spec.nodeSelector: label the nodes of this pool, or correct the selector".into(),
         );
     }
-    let without: Vec<&str> = nodes.iter().copied().filter(|n| !seen.fleet.gpu_nodes.contains_key(*n)).collect();
+    let without = seen.ownership.without_gpu_node.iter().filter(|node| nodes.contains(*node));
+    let without: Vec<&str> = without.map(NodeName::as_str).collect();
     if !without.is_empty() {
         return waiting(
             reasons::NO_AGENT,
             format!("no agent has reported from nodes {}: see that the agent's pods run there", without.join(", ")),
         );
     }
-    if let Some(message) = silence::not_ready(seen.silent, nodes, old, seen.now) {
+    if let Some(message) = not_ready() {
         return waiting(reasons::NODE_NOT_READY, message);
     }
     // Between two changes nothing is under way, and yet the pool is not what it should be.
@@ -293,13 +300,9 @@ fn overall(
         let message = format!("GPU {} of node {} is to be changed. {}{others}", first.gpu, first.node, first.message);
         return waiting(reasons::CHANGE_PLANNED, message);
     }
-    let ahead: Vec<String> = seen
-        .plan
-        .gpus
-        .iter()
-        .filter(|(_, gpu)| gpu.changed && gpu.pool.as_str() == pool)
-        .map(|(key, gpu)| format!("GPU {} of node {}", gpu.index, key.node))
-        .collect();
+    let ahead = seen.changes.iter().filter_map(|key| Some((key, seen.plan.gpus.get(key)?)));
+    let ahead = ahead.filter(|(_, gpu)| gpu.pool.as_str() == pool);
+    let ahead: Vec<String> = ahead.map(|(key, gpu)| format!("GPU {} of node {}", gpu.index, key.node)).collect();
     if !ahead.is_empty() {
         return waiting(reasons::CHANGE_PLANNED, format!("to be changed next: {}", ahead.join(", ")));
     }
@@ -313,7 +316,7 @@ fn left(seen: &Seen<'_>, pool: &GpuPool) -> Vec<String> {
     let labels = seen.fleet.nodes.iter().map(|(name, node)| (name.as_str(), node.labels()));
     let mine = membership(&[pool], labels);
     let mut left = Vec::new();
-    for node in mine.keys().filter(|n| !seen.members.contains_key(*n)) {
+    for node in mine.keys().filter(|n| !seen.ownership.is_pooled(n.as_str())) {
         let Some(agreement) = seen.fleet.gpu_nodes.get(node.as_str()) else { continue };
         for spec in &agreement.spec.gpus {
             let state = agreement.status.iter().flat_map(|s| &s.gpus).find(|g| g.uuid == spec.uuid);

@@ -6,8 +6,8 @@ use gputenancy_crds::{GpuPool, PoolTaint, names};
 use k8s_openapi::api::core::v1::Taint;
 use kube::ResourceExt as _;
 
-use super::{inventory::Inventory, ownership::Ownership};
-use crate::plan::{Cursor, NodeName};
+use super::{inventory::Inventory, ownership::Ownership, visits::Names};
+use crate::plan::NodeName;
 use gputenancy_engine::{fleet::Fleet, projection::SlimNode};
 
 /// A write of a node's taints.
@@ -21,8 +21,8 @@ pub struct TaintChange {
     pub before: Option<String>,
 }
 
-/// Taints by node, where they differ from what the node has; on a node with a conflicting owner, or that several pools select, they stay.
-pub fn taints(inventory: &Inventory<'_>, ownership: &Ownership) -> BTreeMap<NodeName, TaintChange> {
+/// Taints of the visited nodes, where they differ from what the node has; on a node with a conflicting owner, or that several pools select, they stay.
+pub fn taints(inventory: &Inventory<'_>, ownership: &Ownership, visited: &Names) -> BTreeMap<NodeName, TaintChange> {
     let fleet = inventory.fleet;
     let served = |pool: &GpuPool| {
         let taint = pool.spec.taint.clone().filter(|taint| inventory.tolerated.refuses(taint).is_none())?;
@@ -30,9 +30,8 @@ pub fn taints(inventory: &Inventory<'_>, ownership: &Ownership) -> BTreeMap<Node
     };
     let served: BTreeMap<String, PoolTaint> = fleet.pools.iter().filter_map(served).collect();
     let mut differing = BTreeMap::new();
-    let mut members = Cursor::of(&ownership.members);
-    for (name, node) in &fleet.nodes {
-        let pools = members.get(name).map(Vec::as_slice).unwrap_or_default();
+    for (name, node) in visited.iter().filter_map(|name| Some((name, fleet.nodes.get(name)?))) {
+        let pools = ownership.pools_of(name);
         if ownership.is_conflicting(name) || pools.len() > 1 {
             continue;
         }

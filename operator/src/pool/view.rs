@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gputenancy_crds::{FractionSize, GpuProfileSpec, names};
+use gputenancy_crds::{FractionSize, GpuProfileSpec};
 use gputenancy_engine::quota::device_weights;
 use kube::ResourceExt;
 
@@ -14,24 +14,20 @@ use crate::{
 
 /// Builds the view of this pass.
 pub fn view(seen: &Seen<'_>, snapshot: &Snapshot) -> FleetView {
+    let sums = seen.views.sums();
     let mut profiles = BTreeMap::new();
     let mut resources: BTreeSet<String> = FleetView::empty().resources;
     for profile in seen.fleet.profiles.iter().filter(|p| p.metadata.deletion_timestamp.is_none()) {
         let name = profile.name_any();
         let resource = resource_name(&name, &profile.spec);
         resources.insert(resource.clone());
-        let free = seen.devices.get(resource.as_str()).map_or(0, |sum| sum.free);
+        let free = sums.capacity(&resource).free;
         let refused = refused(seen, snapshot, &name);
         let contract = contract(seen, &name, &profile.spec);
         let (trust, sharing) = (trust_needed(&profile.spec), profile.spec.device.sharing_mode());
         profiles.insert(name, ProfileView { resource, trust, sharing, refused, free, contract });
     }
-    for resource in seen.fleet.nodes.values().flat_map(|n| n.status.allocatable.keys()) {
-        let named = names::is_gpu_resource(resource) && !names::is_canary_resource(resource);
-        if named && !resources.contains(resource) {
-            resources.insert(resource.clone());
-        }
-    }
+    resources.extend(seen.states.resources().cloned());
     let mut shortages: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for problem in seen.problems {
         if let Problem::Shortage { tenant, .. } = problem {
@@ -48,10 +44,10 @@ pub fn view(seen: &Seen<'_>, snapshot: &Snapshot) -> FleetView {
         resources,
         weights: device_weights(snapshot),
         tenants: tenants.collect(),
-        held: devices::claims(seen.views.devices().map(|node| &node.held)),
-        left_over: devices::claims(seen.views.devices().map(|node| &node.left_over)),
-        waiting: devices::waiting(seen.fleet),
-        limits: seen.views.limits(),
+        held: sums.held().clone(),
+        left_over: sums.left_over().clone(),
+        waiting: devices::waiting(seen.pods),
+        limits: sums.limits(),
     }
 }
 

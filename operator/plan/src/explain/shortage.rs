@@ -102,7 +102,7 @@ fn why(
     let wanted = decision.objective.total(id);
     let help = remedy::remedy(fleet, decision, id).map(|h| format!(", or {h}")).unwrap_or_default();
     format!(
-        "the {able} GPUs of pool {names} that can carry it{away} have room for {usable} beside the other guarantees, {wanted} are guaranteed in all: \
+        "the {able} GPUs of pool {names} that can carry it{away} have room for {usable} in addition to the other guarantees, {wanted} are guaranteed in all: \
          add GPUs, or lower a guarantee{help}"
     )
 }

@@ -222,7 +222,7 @@ fn availability(
     match (state.health, phase) {
         (Health::Lost, _) => Availability::Unavailable("NVML lost it"),
         (Health::Unhealthy, _) => Availability::Unavailable("it is unhealthy"),
-        _ if !facts.ready => Availability::Unavailable("its node is not ready"),
+        _ if !facts.ready => Availability::Unavailable("the Node is not Ready, or its agent does not report"),
         (_, Some(Stuck)) if !is_realized(spec, state) => Availability::Unavailable("its layout cannot be restored"),
         // instances that exist may stay in use; missing ones come back when their owner creates them
         _ if facts.foreign.is_some() && !is_realized(spec, state) => {

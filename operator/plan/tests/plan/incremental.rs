@@ -1,6 +1,8 @@
 //! A planner that keeps its last plan has the plan of the present fleet after any history.
 
-use gputenancy_plan::{Planner, membership, plan};
+use std::collections::BTreeSet;
+
+use gputenancy_plan::{GpuKey, NodeName, Plan, Planned, Planner, membership, plan};
 use proptest::{prelude::*, sample::Index as Pick};
 
 use crate::{
@@ -154,16 +156,23 @@ proptest! {
     #[test]
     fn planner_after_any_history_has_the_plan_of_the_present_fleet(case in cases(4), steps in steps()) {
         let mut fleet = case.running();
-        let mut planner = Planner::default();
+        let (mut planner, mut before) = (Planner::default(), Plan::default());
         for (number, step) in steps.iter().enumerate() {
             happen(&mut fleet, &case, step, number);
             let (snapshot, problems) = fleet.snapshot();
             let cluster = fleet.cluster();
             let members = membership(&cluster.pools, cluster.nodes.iter().map(|n| (n.name, n.labels)));
             prop_assert_eq!(planner.read(&cluster, &members), problems, "after {:?}", step);
-            let (read, planned) = planner.planned();
+            let Planned { snapshot: read, plan: planned, changes, differing } = planner.planned();
             prop_assert_eq!(read, &snapshot, "after {:?}", step);
             prop_assert_eq!(planned, &plan(&snapshot), "after {:?}", step);
+            let keys = planned.gpus.keys().chain(before.gpus.keys());
+            let differs = |key: &&GpuKey| planned.gpus.get(*key) != before.gpus.get(*key);
+            let expected: BTreeSet<NodeName> = keys.filter(differs).map(|key| key.node.clone()).collect();
+            prop_assert_eq!(differing, &expected, "after {:?}", step);
+            let changed = planned.gpus.iter().filter(|(_, gpu)| gpu.changed);
+            prop_assert!(changed.map(|(key, _)| key).eq(changes), "after {:?}", step);
+            before = planned.clone();
         }
     }
 }

@@ -84,6 +84,10 @@ pub fn requests(decisions: &BTreeMap<String, MigManagerDecision>) -> BTreeMap<No
 
 /// The layouts that have to be published, if they differ from those that are.
 pub fn configs(fleet: &Fleet, managers: &BTreeMap<String, MigManagerDecision>) -> Option<MigConfigs> {
+    let unused = !fleet.gpu_nodes.values().any(|n| is_managed(n)) && fleet.mig_configs == MigConfigs::default();
+    if unused {
+        return None;
+    }
     let mut wanted = MigConfigs::default();
     for node in fleet.gpu_nodes.values().filter(|n| is_managed(n)) {
         for config in mig_manager::configs(node) {
@@ -96,8 +100,7 @@ pub fn configs(fleet: &Fleet, managers: &BTreeMap<String, MigManagerDecision>) -
     for name in labels.chain(runs).filter(|name| is_ours(name)) {
         wanted.keep(&fleet.mig_configs, base(&name));
     }
-    let unused = !fleet.gpu_nodes.values().any(|n| is_managed(n)) && fleet.mig_configs == MigConfigs::default();
-    (!unused && wanted != fleet.mig_configs).then_some(wanted)
+    (wanted != fleet.mig_configs).then_some(wanted)
 }
 
 /// The layouts that the plan wants where the MIG manager partitions, with the placements that it would leave as they are.

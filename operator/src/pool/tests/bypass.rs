@@ -4,7 +4,7 @@ use gputenancy_crds::{Enforcement, OnBypass};
 use gputenancy_engine::change::Refusal;
 
 use super::*;
-use crate::pool::{bypass::evictions, node_views::NodeViews, ownership::Ownership};
+use crate::pool::bypass::evictions;
 
 /// The fleet with a pod `t/greedy` on node `n` that bypasses the limit of its share, in a pool that evicts such pods.
 fn bypassed() -> Fleet {
@@ -38,10 +38,10 @@ fn evicted(fleet: &Fleet, refusals: &Refusals) -> (Vec<String>, Option<i64>) {
         failing: &BTreeSet::new(),
         writing: &BTreeSet::new(),
     };
-    let (cluster, silent) = fleet.cluster_and_silent(inventory.now);
-    let mut views = NodeViews::default();
-    views.update(fleet, &silent);
-    let found = evictions(&inventory, &Ownership::of(fleet, &cluster), &views);
+    let mut remembered = Remembered::default();
+    drop(decide(&inventory, &mut remembered));
+    let Remembered { ownership, views, pods, .. } = remembered;
+    let found = evictions(&inventory, &ownership, &views, &pods);
     let reasons =
         found.evictions.into_values().flatten().map(|eviction| format!("{}: {}", eviction.uid, eviction.reason));
     (reasons.collect(), found.retry_at.map(Timestamp::as_second))

@@ -7,7 +7,7 @@ use gputenancy_engine::change::Refusal;
 use happen::{Step, happen, steps};
 use proptest::prelude::*;
 
-use super::*;
+use super::{large_fleet::name_pools, *};
 
 const NODES: [&str; 4] = ["n0", "n1", "n2", "n3"];
 const TENANTS: [&str; 3] = ["t", "u", "v"];
@@ -153,6 +153,7 @@ impl World {
                 None => drop(annotations.remove(names::TAINTED)),
             }
         }
+        name_pools(&mut self.fleet, decision);
         let published = |pool: &GpuPool| decision.pools.get(&pool.name_any()).cloned();
         let status = |pool: &GpuPool| -> Option<GpuPoolStatus> { published(pool).or(pool.status.clone()) };
         self.fleet.pools.iter_mut().for_each(|pool| pool.status = status(pool));

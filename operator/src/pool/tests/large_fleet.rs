@@ -5,7 +5,6 @@ use std::time::Instant;
 use gputenancy_crds::{GpuNode, names};
 
 use super::*;
-use crate::pool::ownership::Ownership;
 
 const GPUS: u32 = 8;
 const PODS: u32 = 4;
@@ -102,6 +101,7 @@ fn fleet_at_rest_is_not_written_and_one_changed_status_concerns_its_pool_only() 
     let (mut fleet, mut remembered) = settled_large(nodes);
     let rest = next(&fleet, &mut remembered, 10, &[]);
     assert!(rest.nodes.is_empty() && rest.labels.is_empty() && rest.pools.is_empty(), "{rest:?}");
+    assert!(rest.pool_names.is_empty(), "{rest:?}");
     for round in 0..5 {
         toggle_owner(&mut fleet, round);
         let pass = next(&fleet, &mut remembered, 100, &[]);
@@ -110,11 +110,25 @@ fn fleet_at_rest_is_not_written_and_one_changed_status_concerns_its_pool_only() 
     }
 }
 
+/// Copies the pool's name to `GpuNode`s.
+pub(super) fn name_pools(fleet: &mut Fleet, decision: &FleetDecision) {
+    for name in &decision.pool_names {
+        let pool = fleet.nodes.get(name.as_str()).and_then(|node| node.labels().get(names::POOL_LABEL)).cloned();
+        let labels =
+            Arc::make_mut(fleet.gpu_nodes.get_mut(name.as_str()).unwrap()).metadata.labels.get_or_insert_default();
+        match pool {
+            Some(pool) => drop(labels.insert(names::POOL_LABEL.to_owned(), pool)),
+            None => drop(labels.remove(names::POOL_LABEL)),
+        }
+    }
+}
+
 fn settled_large(nodes: u32) -> (Fleet, Remembered) {
     let (mut fleet, mut remembered) = (large(nodes), Remembered::default());
     for second in 0..2 {
         let pass = next(&fleet, &mut remembered, second, &[]);
         carry_out(&mut fleet, &pass);
+        name_pools(&mut fleet, &pass);
     }
     (fleet, remembered)
 }
@@ -134,31 +148,47 @@ fn measured(nodes: u32) -> Vec<(&'static str, f64)> {
     let (mut fleet, mut remembered) = settled_large(nodes);
     let mut times = Vec::new();
     times.push(("first", shortest(1, || drop(at(&fleet, 100, &[])))));
-    times.push(("at rest", shortest(10, || drop(next(&fleet, &mut remembered, 100, &[])))));
+    let rounds = std::env::var("FLEET_ROUNDS").map_or(10, |n| n.parse().unwrap());
+    times.push(("at rest", shortest(rounds, || drop(next(&fleet, &mut remembered, 100, &[])))));
     let mut node = 0;
     times.push((
         "one changed status",
-        shortest(20, || {
+        shortest(rounds, || {
             node = (node + 1) % nodes;
             toggle_owner(&mut fleet, node);
             drop(next(&fleet, &mut remembered, 100, &[]));
         }),
     ));
-    let stage = |times: &mut Vec<_>, name, work: &mut dyn FnMut()| times.push((name, shortest(10, work)));
-    let now = Timestamp::from_second(100).unwrap();
-    stage(&mut times, "  objects copied", &mut || drop(fleet.clone()));
-    stage(&mut times, "  planner's input", &mut || drop(fleet.cluster_at(now)));
-    let cluster = fleet.cluster_at(now);
-    stage(&mut times, "  ownership", &mut || drop(Ownership::of(&fleet, &cluster)));
-    let members = Ownership::of(&fleet, &cluster).members;
-    stage(&mut times, "  snapshot read and compared", &mut || drop(remembered.planner.read(&cluster, &members)));
-    let snapshot = remembered.planner.planned().0.clone();
-    stage(&mut times, "  plan", &mut || drop(crate::plan::plan(&snapshot)));
+    let snapshot = remembered.planner.planned().snapshot.clone();
+    times.push(("  of it: plan of the fleet", shortest(rounds, || drop(crate::plan::plan(&snapshot)))));
+    let mut count = 20;
+    times.push((
+        "one raised guarantee",
+        shortest(rounds, || {
+            count += 1;
+            Arc::make_mut(&mut fleet.tenants[0]).spec.gpus[0].count = count;
+            drop(next(&fleet, &mut remembered, 100, &[]));
+        }),
+    ));
+    let layout = json!({"mig": true, "instances": []});
+    let change = json!({"phase": "Stuck", "from": layout, "to": layout, "startedAt": "1970-01-01T00:00:00Z",
+        "phaseSince": "1970-01-01T00:00:00Z", "intent": "i", "reason": "r"});
+    let failed = Arc::make_mut(fleet.gpu_nodes.get_mut("n00000").unwrap());
+    failed.spec.gpus[0].change = Some(read(change));
+    times.push((
+        "one status, next to a failed change",
+        shortest(rounds, || {
+            node = (node + 1) % nodes;
+            toggle_owner(&mut fleet, node);
+            drop(next(&fleet, &mut remembered, 100, &[]));
+        }),
+    ));
     times
 }
 
 /// `FLEET_NODES='100 1000 5000' cargo test -p gputenancy-operator --lib times_of_decisions -- --ignored --nocapture` prints the shortest
-/// times of decisions and of some of their stages, in brackets the ratio to the first fleet. Add `--release` for times of a release build.
+/// times of decisions, in brackets the ratio to the first fleet. Add `--release` for times of a release build, and `FLEET_ROUNDS=50` for more
+/// rounds than 10.
 #[test]
 #[ignore = "a benchmark, which asserts nothing"]
 fn times_of_decisions() {
@@ -168,6 +198,6 @@ fn times_of_decisions() {
     println!("nodes: {sizes:?}");
     for (row, (name, base)) in all[0].iter().enumerate() {
         let columns = all.iter().map(|times| format!("{:10.3} ms ({:6.1})", times[row].1, times[row].1 / base));
-        println!("{name:28}{}", columns.collect::<String>());
+        println!("{name:36}{}", columns.collect::<String>());
     }
 }

@@ -161,6 +161,40 @@ fn a_silent_node_is_not_acted_on_and_named() {
 }
 
 #[test]
+fn pool_whose_only_changes_are_suspended_names_the_node_and_its_remedy() {
+    let mut fleet = begun();
+    let mut node = (*fleet.nodes["n"]).clone();
+    let since = Timestamp::from_second(900).unwrap();
+    node.status.conditions = vec![read(json!({"type": "Ready", "status": "Unknown", "lastTransitionTime": since}))];
+    fleet.nodes.insert("n".into(), Arc::new(node));
+    let pass = at(&fleet, 1000, &[]);
+    let conditions = &pass.pools["p"].conditions;
+    assert_eq!(reason_of(conditions), ("False", "NodeNotReady"));
+    let message = conditions.iter().find(|c| c.type_ == "Ready").unwrap().message.clone();
+    assert!(message.contains("node n (the Node is not Ready: repair the node)"), "{message}");
+    assert!(message.ends_with("there is suspended"), "{message}");
+}
+
+#[test]
+fn failed_change_of_a_silent_node_keeps_its_cause() {
+    let mut fleet = begun();
+    for gpu in &mut gpu_node(&mut fleet).spec.gpus {
+        if let Some(change) = &mut gpu.change {
+            (change.phase, change.reason) =
+                (gputenancy_crds::ChangePhase::Stuck, "nvmlGpuInstanceDestroy failed".into());
+        }
+    }
+    let mut node = (*fleet.nodes["n"]).clone();
+    node.status.conditions.clear();
+    fleet.nodes.insert("n".into(), Arc::new(node));
+    let pass = at(&fleet, 1000, &[]);
+    let conditions = &pass.pools["p"].conditions;
+    assert_eq!(reason_of(conditions), ("False", "ChangeStuck"));
+    let message = conditions.iter().find(|c| c.type_ == "Ready").unwrap().message.clone();
+    assert!(message.contains("nvmlGpuInstanceDestroy failed") && message.contains("suspended: "), "{message}");
+}
+
+#[test]
 fn a_node_that_is_silent_for_a_moment_is_still_supply() {
     let mut fleet = settled();
     let mut node = (*fleet.nodes["n"]).clone();

@@ -13,18 +13,20 @@ use kube::{
 
 use crate::plan::PodName;
 
-/// So many pods and budgets of a namespace are read.
-const MOST_READ: u32 = 100;
+/// So many pods of a namespace are read.
+const MOST_PODS: u32 = 100;
+/// So many budgets of a namespace are read, which may be large.
+const MOST_BUDGETS: u32 = 20;
 /// So many pods of a budget are named.
 const MOST_NAMED: usize = 5;
 
 /// The budgets that cover a pod, each in a sentence. Read when an eviction was refused, and not watched: refusals are rare.
 pub async fn behind(client: &Client, pod: &PodName) -> kube::Result<Vec<String>> {
     // a tenant's namespace can hold more than fits into memory: metadata only, and a part of it
-    let some = ListParams::default().limit(MOST_READ);
-    let pods = Api::<Pod>::namespaced(client.clone(), &pod.namespace).list_metadata(&some).await?.items;
+    let some = |most| ListParams::default().limit(most);
+    let pods = Api::<Pod>::namespaced(client.clone(), &pod.namespace).list_metadata(&some(MOST_PODS)).await?.items;
     let budgets = Api::<PodDisruptionBudget>::namespaced(client.clone(), &pod.namespace);
-    let budgets = budgets.list(&some).await?.items;
+    let budgets = budgets.list(&some(MOST_BUDGETS)).await?.items;
     Ok(describe(&pod.name, &pods, &budgets))
 }
 

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     apply::Part,
-    plan::{Cursor, NodeName, PodName},
+    plan::{NodeName, PodName},
     pool::{
         canary::OrphanedCanary, decide::FleetDecision, labels::Labels, mig_manager::MigManagerRequest,
         node_specs::GpuWork, taints::TaintChange,
@@ -70,12 +70,8 @@ impl GpuNodeWrite {
     /// Takes what concerns GPUs out of a decision.
     pub fn by_node(fleet: &Fleet, decision: &mut FleetDecision) -> BTreeMap<NodeName, Self> {
         let mut writes: BTreeMap<NodeName, Self> = BTreeMap::new();
-        let mut nodes = Cursor::of(&fleet.nodes);
-        for (name, gpu_node) in &fleet.gpu_nodes {
-            let pool = nodes.get(name).and_then(|n| n.labels().get(names::POOL_LABEL));
-            if pool != gpu_node.labels().get(names::POOL_LABEL) {
-                writes.entry(name.as_str().into()).or_default().pool_label = true;
-            }
+        for node in std::mem::take(&mut decision.pool_names) {
+            writes.entry(node).or_default().pool_label = true;
         }
         for (node, work) in std::mem::take(&mut decision.nodes) {
             writes.entry(node).or_default().work = work;
@@ -129,7 +125,7 @@ async fn gpus(
     work: GpuWork,
     outcome: &mut Outcome,
 ) -> Result<Written, WriteError> {
-    let NodeContext { writer, fleet, name, decided: _ } = node;
+    let NodeContext { writer, fleet, name, decided: _, evicted: _ } = node;
     let Some(gpu_node) = fleet.gpu_nodes.get(name.as_str()) else { return Ok(Written::Done) };
     if let Some(spec) = work.spec {
         let metadata = json!({"uid": gpu_node.uid(), "resourceVersion": gpu_node.resource_version()});

@@ -17,7 +17,7 @@ use super::{
     FleetWriter, Outcome, Written, failed,
     node::{GpuNodeWrite, NodeWrite},
     plugin_configs,
-    state::{NodeContext, NodeState},
+    state::{EvictedPods, NodeContext, NodeState},
     status::{self, PoolWrite},
     within,
 };
@@ -154,20 +154,22 @@ impl ObjectWrite {
         }
     }
 
-    /// Writes everything within the deadline. `decided`: when it was decided about `fleet`; `reported`: the failure that an event has
+    /// Writes everything within the deadline. `decided`: when it was decided about `fleet`; `evicted`: the pods that the last decision evicts;
+    /// `reported`: the failure that an event has
     /// reported already.
     pub async fn run(
         self,
         writer: Arc<FleetWriter>,
-        (fleet, decided): (Arc<Fleet>, Instant),
+        (fleet, decided, evicted): (Arc<Fleet>, Instant, EvictedPods),
         mut state: NodeState,
         reported: Option<String>,
     ) -> Finished {
         let (begun, target) = (Instant::now(), self.target());
         let span = tracing::warn_span!("write", object = %target);
         let mut outcome = Outcome::default();
-        let ended =
-            within(self.steps((&writer, &fleet, decided), &mut state, &mut outcome)).instrument(span.clone()).await;
+        let ended = within(self.steps((&writer, &fleet, decided, &evicted), &mut state, &mut outcome))
+            .instrument(span.clone())
+            .await;
         if let Err(error) = ended {
             span.in_scope(|| outcome.record(Err(error)));
         }
@@ -183,7 +185,7 @@ impl ObjectWrite {
 
     async fn steps(
         self,
-        (writer, fleet, decided): (&FleetWriter, &Fleet, Instant),
+        (writer, fleet, decided, evicted): (&FleetWriter, &Fleet, Instant, &EvictedPods),
         state: &mut NodeState,
         outcome: &mut Outcome,
     ) {
@@ -202,10 +204,10 @@ impl ObjectWrite {
                 outcome.record(written.map(|_| Written::Done).map_err(failed("writing the status")));
             }
             Self::Node(name, write) => {
-                write.steps(NodeContext { writer, fleet, decided, name: &name }, state, outcome).await;
+                write.steps(NodeContext { writer, fleet, decided, evicted, name: &name }, state, outcome).await;
             }
             Self::GpuNode(name, write) => {
-                write.steps(NodeContext { writer, fleet, decided, name: &name }, state, outcome).await;
+                write.steps(NodeContext { writer, fleet, decided, evicted, name: &name }, state, outcome).await;
             }
         }
     }

@@ -24,6 +24,9 @@ use gputenancy_engine::{
 /// A decision to evict a pod is not carried out any more after this time; the fleet is decided again.
 const LIFETIME: Duration = Duration::from_secs(3);
 
+/// Longest time for reading why an eviction was refused.
+const EXPLANATION: Duration = Duration::from_secs(2);
+
 /// Announces an eviction on its pod, once for each deadline: the pod's owner may remove the annotation again and again.
 pub async fn notify(
     node: NodeContext<'_>,
@@ -65,10 +68,14 @@ async fn annotate(node: NodeContext<'_>, pod: &PodName, uid: &str, text: Value) 
     }
 }
 
-/// Evicts a pod, unless the decision is too old: plan and window may have changed. A refusal is remembered, so that the next decision
+/// Evicts a pod, unless the last decision does not do so any more, or is too old: plan and window may have changed. A refusal is remembered, so that the next decision
 /// states the cause and when to try again.
 pub async fn evict(node: NodeContext<'_>, state: &mut NodeState, eviction: Eviction) -> Result<Written, WriteError> {
     let Eviction { pod, uid, reason } = eviction;
+    if !node.evicted.contains(&pod) {
+        tracing::info!(%pod, "not evicted: the last decision keeps the pod");
+        return Ok(Written::Done);
+    }
     if node.decided.elapsed() > LIFETIME {
         return Ok(Written::Again);
     }
@@ -81,16 +88,23 @@ pub async fn evict(node: NodeContext<'_>, state: &mut NodeState, eviction: Evict
             return Ok(Written::Done);
         }
     };
-    let last = state.refusals.get(&uid);
-    let message = match last.filter(|last| last.answer == answer) {
+    let refused = |message: String| RefusedEviction {
+        refusal: Refusal { at: Timestamp::now(), message },
+        answer: answer.clone(),
+    };
+    // remembered before anything else is read: what is read may take longer than all writes about the node may
+    let last = state.refusals.insert(uid.clone(), refused(answer.clone()));
+    let message = match last.as_ref().filter(|last| last.answer == answer) {
         Some(last) => last.refusal.message.clone(),
-        None => explain(node, &pod, &answer).await,
+        None => {
+            tokio::time::timeout(EXPLANATION, explain(node, &pod, &answer)).await.unwrap_or_else(|_| answer.clone())
+        }
     };
     tracing::info!(%pod, message, "eviction refused");
+    state.refusals.insert(uid, refused(message.clone()));
     if last.is_none() {
-        report(node, &pod, EventType::Warning, reasons::EVICTION_REFUSED, message.clone()).await;
+        report(node, &pod, EventType::Warning, reasons::EVICTION_REFUSED, message).await;
     }
-    state.refusals.insert(uid, RefusedEviction { refusal: Refusal { at: Timestamp::now(), message }, answer });
     // no watch reports the refusal
     Ok(Written::Again)
 }

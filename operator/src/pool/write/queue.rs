@@ -17,8 +17,9 @@ use tokio::{
 use super::{
     FleetWriter, Outcome,
     object::{Finished, ObjectWrite, Target},
-    state::NodeState,
+    state::{EvictedPods, NodeState},
 };
+use crate::plan::PodName;
 use gputenancy_engine::fleet::Fleet;
 
 /// Objects that are written at the same time.
@@ -38,9 +39,12 @@ pub struct WriteQueue {
     /// Objects in progress about which a later decision has more to write.
     outdated: BTreeSet<Target>,
     retries: BTreeMap<Target, Retry>,
+    /// Objects in progress in the last decision, which counted all that is wanted of a `GpuNode` among them as begun.
+    counted: BTreeSet<Target>,
     /// Objects that were written and need a decision at a later time.
     due: BTreeMap<Target, Instant>,
     running: JoinSet<Finished>,
+    evicted: EvictedPods,
 }
 
 /// When an object is written again after a failure.
@@ -54,13 +58,19 @@ struct Retry {
 }
 
 impl WriteQueue {
-    /// Replaces what waits by the writes of a new decision about `fleet`.
-    pub fn replace(&mut self, fleet: Arc<Fleet>, writes: BTreeMap<Target, ObjectWrite>) {
+    /// Replaces what waits by the writes of a new decision about `fleet`, which evicts these pods.
+    pub fn replace(
+        &mut self,
+        fleet: Arc<Fleet>,
+        (writes, evicted): (BTreeMap<Target, ObjectWrite>, BTreeSet<PodName>),
+    ) {
         let now = Instant::now();
         // an object that is not to be written for a moment, because another one has its turn, keeps its back-off
         self.retries.retain(|target, r| r.at > now || writes.contains_key(target) || self.in_progress.contains(target));
         self.due.retain(|_, at| *at > now);
         self.decided = Some((fleet, now));
+        self.evicted.replace(evicted);
+        self.counted.clone_from(&self.in_progress);
         self.waiting = writes;
         self.outdated = self.waiting.keys().filter(|t| self.in_progress.contains(*t)).cloned().collect();
         self.waiting.retain(|target, _| {
@@ -72,7 +82,8 @@ impl WriteQueue {
     pub fn start(&mut self, writer: &Arc<FleetWriter>, nodes: &BTreeMap<Target, NodeState>) {
         while self.in_progress.len() < CONCURRENCY {
             let failures = |target: &Target| self.retries.get(target).map_or(0, |r| r.failures);
-            let next = self.waiting.keys().min_by_key(|t| failures(t)).cloned();
+            let sound = self.waiting.keys().find(|target| failures(target) == 0);
+            let next = sound.or_else(|| self.waiting.keys().min_by_key(|target| failures(target))).cloned();
             let write = next.and_then(|target| self.waiting.remove_entry(&target));
             let Some((decided, (target, write))) = self.decided.as_ref().zip(write) else {
                 // the next decision writes the fleet in place unless it is in use
@@ -81,7 +92,9 @@ impl WriteQueue {
             };
             let failure = self.retries.get(&target).map(|r| r.failure.clone());
             let state = nodes.get(&target).cloned().unwrap_or_default();
-            self.running.spawn(write.run(writer.clone(), decided.clone(), state, failure));
+            let (fleet, at) = decided.clone();
+            let decided = (fleet, at, self.evicted.clone());
+            self.running.spawn(write.run(writer.clone(), decided, state, failure));
             self.in_progress.insert(target);
         }
     }
@@ -97,7 +110,7 @@ impl WriteQueue {
     /// Notes that a write has ended; true: the fleet has to be decided again.
     pub fn note(&mut self, target: &Target, outcome: &Outcome) -> bool {
         self.in_progress.remove(target);
-        let outdated = self.outdated.remove(target);
+        let (outdated, counted) = (self.outdated.remove(target), self.counted.remove(target));
         let failures = self.retries.remove(target).map_or(0, |r| r.failures);
         let now = Instant::now();
         if let Some(failure) = &outcome.failure {
@@ -109,7 +122,9 @@ impl WriteQueue {
             Some(due) => drop(self.due.insert(target.clone(), now + due)),
             None => drop(self.due.remove(target)),
         }
-        outdated || outcome.again
+        // another node may begin now: in place of one that fails, or because less has begun than was counted
+        let makes_room = target.gpu_node().is_some() && (counted || outcome.failure.is_some());
+        outdated || outcome.again || makes_room
     }
 
     /// When the fleet has to be decided again, so that the next object is written again.

@@ -1,6 +1,9 @@
 //! What a write about one node needs to know, and what is remembered of it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, PoisonError, RwLock},
+};
 
 use gputenancy_crds::{GpuNode, reasons::Reason};
 use gputenancy_service::events::EventType;
@@ -9,7 +12,10 @@ use kube::Resource as _;
 use tokio::time::Instant;
 
 use super::{FleetWriter, repair::LastWrite};
-use crate::{plan::NodeName, pool::labels::Labels};
+use crate::{
+    plan::{NodeName, PodName},
+    pool::labels::Labels,
+};
 use gputenancy_engine::{change::Refusal, fleet::Fleet};
 
 /// An eviction that the API server refused.
@@ -56,6 +62,23 @@ impl NodeState {
     }
 }
 
+/// The pods that the last decision evicts. A write asks for them right before an eviction: plan, window or budget may say otherwise by
+/// then.
+#[derive(Clone, Debug, Default)]
+pub struct EvictedPods(Arc<RwLock<BTreeSet<PodName>>>);
+
+impl EvictedPods {
+    /// A new decision evicts these.
+    pub fn replace(&self, pods: BTreeSet<PodName>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = pods;
+    }
+
+    /// Does the last decision evict this pod?
+    pub fn contains(&self, pod: &PodName) -> bool {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).contains(pod)
+    }
+}
+
 /// A node, where its writes go, and the objects as they were read.
 #[derive(Clone, Copy)]
 pub(super) struct NodeContext<'a> {
@@ -63,6 +86,8 @@ pub(super) struct NodeContext<'a> {
     pub fleet: &'a Fleet,
     /// When it was decided about them.
     pub decided: Instant,
+    /// The pods that the last decision evicts.
+    pub evicted: &'a EvictedPods,
     pub name: &'a NodeName,
 }
 

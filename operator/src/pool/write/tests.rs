@@ -197,8 +197,10 @@ impl World {
     }
 
     fn decide(&mut self, mut decision: FleetDecision) {
+        let evictions = decision.nodes.values().flat_map(|work| &work.decisions).flat_map(|d| &d.evictions);
+        let evicted = evictions.map(|eviction| eviction.pod.clone()).collect();
         let writes = ObjectWrite::of(&self.fleet, &mut decision);
-        self.queue.replace(self.fleet.clone(), writes);
+        self.queue.replace(self.fleet.clone(), (writes, evicted));
         self.queue.start(&self.writer, &self.nodes);
     }
 
@@ -277,18 +279,19 @@ async fn failing_object_is_retried_with_growing_delay_and_told_once() {
 
 #[tokio::test(start_paused = true)]
 async fn nothing_that_depends_on_a_spec_happens_before_it_is_written() {
-    for (answer, failed, again) in [
-        (Answer::Code(409), false, true),
-        (Answer::Code(429), true, false),
-        (Answer::Code(500), true, false),
-        (Answer::Hang, true, false),
-        (Answer::Lost, true, false),
+    // after a failure the fleet is decided again as well: another node may take the place of this one
+    for (answer, failed) in [
+        (Answer::Code(409), false),
+        (Answer::Code(429), true),
+        (Answer::Code(500), true),
+        (Answer::Hang, true),
+        (Answer::Lost, true),
     ] {
         let mut world = World::new(1);
         world.api.rule("/gpunodes/n-00", Some(answer));
         world.decide(world.eviction("n-00"));
         let (_, failure, decide) = world.next().await;
-        assert_eq!((failure.is_some(), decide), (failed, again), "{answer:?}: {failure:?}");
+        assert_eq!((failure.is_some(), decide), (failed, true), "{answer:?}: {failure:?}");
         assert_eq!(world.api.count(&Method::POST, "/eviction"), 0, "{answer:?}");
         world.api.rule("/gpunodes/n-00", None);
         tokio::time::sleep(Duration::from_secs(2)).await;
@@ -314,10 +317,21 @@ async fn refused_eviction_is_remembered_and_others_are_failures() {
         world.api.rule("/eviction", Some(answer));
         world.decide(world.eviction("n-00"));
         let (_, failure, again) = world.next().await;
-        assert_eq!((failure.is_some(), again), (failed, !failed), "{answer:?}: {failure:?}");
+        assert_eq!((failure.is_some(), again), (failed, true), "{answer:?}: {failure:?}");
         let refusals: usize = world.nodes.values().map(|n| n.refusals.len()).sum();
         assert_eq!(refusals, usize::from(!failed), "{answer:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn refusal_is_remembered_although_its_budgets_cannot_be_read() {
+    let mut world = World::new(1);
+    world.api.rule("/eviction", Some(Answer::Code(429)));
+    world.api.rule("/namespaces/n-00/pods", Some(Answer::Hang));
+    world.decide(world.eviction("n-00"));
+    assert_eq!(world.next().await, (gpu_node("n-00"), None, true));
+    assert_eq!(world.seconds(), 2);
+    assert_eq!(world.nodes.values().map(|n| n.refusals.len()).sum::<usize>(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -361,6 +375,34 @@ async fn eviction_that_was_decided_long_ago_is_decided_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn eviction_that_a_later_decision_does_not_make_is_not_carried_out() {
+    let mut world = World::new(1);
+    world.decide(world.eviction("n-00"));
+    // its write is in progress, and has sent nothing yet
+    world.decide(FleetDecision::default());
+    assert_eq!(world.next().await, (gpu_node("n-00"), None, true));
+    assert_eq!(world.api.count(&Method::POST, "/eviction"), 0);
+    world.decide(world.eviction("n-00"));
+    assert_eq!(world.next().await, (gpu_node("n-00"), None, false));
+    assert_eq!(world.api.count(&Method::POST, "/eviction"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn node_that_fails_or_was_counted_as_begun_makes_room_for_another() {
+    let mut world = World::new(2);
+    world.api.rule("/gpunodes/n-00", Some(Answer::Code(503)));
+    world.decide(world.eviction("n-00"));
+    let (target, failure, again) = world.next().await;
+    assert_eq!((target, failure.is_some(), again), (gpu_node("n-00"), true, true));
+    assert_eq!(world.queue.failing(), ["n-00".to_owned()].into());
+    world.decide(world.eviction("n-01"));
+    assert_eq!(world.queue.writing(), ["n-01".to_owned()].into());
+    // the next decision sees that write in progress
+    world.decide(FleetDecision::default());
+    assert_eq!(world.next().await, (gpu_node("n-01"), None, true));
+}
+
+#[tokio::test(start_paused = true)]
 async fn later_decision_replaces_what_waits() {
     let mut world = World::new(34);
     for node in 0..32 {
@@ -384,9 +426,8 @@ async fn object_in_progress_is_decided_again_and_not_written_twice() {
     world.decide(world.eviction("n-00"));
     assert_eq!(world.next().await, (gpu_node("n-00"), None, true));
     assert_eq!(world.api.count(&Method::POST, "/eviction"), 1);
-    // a decision that has nothing more to write about it needs no other
+    // a decision that has nothing more to write about it, and did not count it as begun, needs no other
     world.decide(world.eviction("n-00"));
-    world.decide(FleetDecision::default());
     assert_eq!(world.next().await, (gpu_node("n-00"), None, false));
 }
 

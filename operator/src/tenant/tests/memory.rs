@@ -17,7 +17,7 @@ use crate::{
     pool::{
         Tolerated,
         decide::{Remembered, decide as decide_fleet},
-        fleet::FleetReader,
+        fleet::{DecidedStatuses, FleetReader},
         inventory::Inventory,
     },
     tenant::{Context, Standard, versions::Written},
@@ -227,7 +227,7 @@ async fn all_parts() {
     let mut remembered = Remembered::default();
     let part = Measurement::begin();
     let view = {
-        let fleet = FleetReader::default().read(&caches, Timestamp::now());
+        let (fleet, _) = FleetReader::default().read(&caches, &DecidedStatuses::default(), Timestamp::now());
         part.bytes("objects read for a decision");
         let inventory = Inventory {
             fleet: &fleet,
@@ -249,10 +249,10 @@ async fn all_parts() {
     part.bytes("of these, view");
     let part = Measurement::begin();
     let planner = &mut remembered.planner;
-    let snapshot = planner.planned().0.clone();
+    let snapshot = planner.planned().snapshot.clone();
     part.bytes("of these, snapshot of the planner");
     // problems would be measured too
-    assert!(planner.planned().1.problems.is_empty(), "{}", planner.planned().1.problems[0]);
+    assert!(planner.planned().plan.problems.is_empty(), "{}", planner.planned().plan.problems[0]);
     drop((copy, snapshot));
 
     let part = Measurement::begin();

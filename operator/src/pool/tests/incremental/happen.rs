@@ -34,6 +34,8 @@ pub enum Step {
     Health(usize, usize),
     /// The agent of a node cannot restore a layout.
     Fails(usize),
+    /// The agent of a node reports a bypass, a refused resize, a device of a former owner, or no limit of memory.
+    Reports(usize, u8),
     /// Labels or taints of a node are edited.
     Edit(usize, u8),
     /// The spec of a pool is edited.
@@ -67,8 +69,9 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (0..4_usize, 0..5_u8).prop_map(|(n, k)| Step::Agent(n, k)),
         1 => (0..4_usize, 0..2_usize).prop_map(|(n, g)| Step::Health(n, g)),
         1 => (0..4_usize).prop_map(Step::Fails),
+        3 => (0..4_usize, 0..4_u8).prop_map(|(n, k)| Step::Reports(n, k)),
         4 => (0..4_usize, 0..9_u8).prop_map(|(n, k)| Step::Edit(n, k)),
-        4 => (0..2_usize, 0..14_u8).prop_map(|(p, k)| Step::Pool(p, k)),
+        4 => (0..2_usize, 0..15_u8).prop_map(|(p, k)| Step::Pool(p, k)),
         1 => (0..2_usize).prop_map(Step::PoolGoes),
         1 => (0..4_usize, 0..3_u8).prop_map(|(p, k)| Step::Profile(p, k)),
         2 => (0..16_u8, 0..3_u8).prop_map(|(nodes, k)| Step::Writes(nodes, k)),
@@ -146,6 +149,11 @@ pub fn happen(world: &mut World, step: &Step) {
             let named = named.map(|(_, name)| (*name).to_owned()).collect();
             *[&mut world.lagging, &mut world.failing, &mut world.writing][usize::from(*which)] = named;
         }
+        Step::Reports(at, what) => {
+            if let Some(node) = world.fleet.gpu_nodes.get_mut(NODES[*at]) {
+                reports(Arc::make_mut(node).status.as_mut().unwrap().gpus.first_mut().unwrap(), *what);
+            }
+        }
         Step::Ready(..) | Step::Agent(..) | Step::Health(..) | Step::Fails(_) | Step::Edit(..) => {
             node_changes(world, step);
         }
@@ -212,6 +220,30 @@ fn pod_is(world: &mut World, name: &PodName, what: u8) {
             let refusal = Refusal { at: now, message: "a budget".into() };
             toggle(&mut world.refusals, &pod.metadata.uid.clone().unwrap(), || refusal);
         }
+    }
+}
+
+/// What an agent reports of a GPU, or no longer. Facts of shares are of a share that is there in any case.
+fn reports(gpu: &mut GpuState, what: u8) {
+    if gpu.shares.is_empty() {
+        let owner = json!({"namespace": "t", "pod": "n0-0-t", "container": "c"});
+        gpu.shares.push(read(json!({"number": 0, "device": {"allocatable": true, "owner": owner}})));
+    }
+    let share = &mut gpu.shares[0];
+    match what {
+        0 => {
+            let bypass = json!({"uid": "u-n0-0-t", "used": "30Gi", "counted": "0Mi", "limit": "20Gi"});
+            share.bypass = share.bypass.is_none().then(|| read(bypass));
+        }
+        1 => {
+            let refused = json!({"memory": "10Gi", "used": "15Gi"});
+            share.refused_resize = share.refused_resize.is_none().then(|| read(refused));
+        }
+        2 => {
+            let former = json!({"namespace": "u", "pod": "gone", "container": "c"});
+            (share.device.owner, share.device.former_owner) = (None, Some(read(former)));
+        }
+        _ => gpu.enforcement = gpu.enforcement.is_none().then(|| read(json!("None"))),
     }
 }
 
@@ -293,6 +325,7 @@ fn edit_pool(pool: &mut GpuPool, what: u8) {
         10 => spec.disruption.max_unavailable = read(json!(2)),
         11 => spec.layout.spare = read(json!({"policy": "Whole"})),
         12 => spec.profiles.push("turns".into()),
+        13 => spec.enforcement = read(json!({"onBypass": "Evict"})),
         _ => spec.verify.canary = Some(read(json!({"image": "registry.example.com/vectoradd:1"}))),
     }
 }

@@ -1,0 +1,93 @@
+//! What follows from the objects of each node: whether its agent reports, who else owns its GPUs, and which resources it offers.
+
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    sync::Arc,
+};
+
+use gputenancy_crds::{GpuNode, names};
+use gputenancy_engine::{
+    fleet::{Fleet, NodeState},
+    projection::SlimNode,
+};
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt as _;
+
+use super::{pod_index::PodIndex, silence::Silent, visits::Names};
+use crate::plan::{Cluster, ConflictingOwner, NodeFacts};
+
+/// The states of all nodes, by name.
+#[derive(Debug, Default)]
+pub struct NodeStates {
+    nodes: BTreeMap<String, Known>,
+    silent: Silent,
+    /// Number of nodes by GPU resource in `status.allocatable`.
+    resources: BTreeMap<String, usize>,
+}
+
+/// One node with its objects.
+#[derive(Debug)]
+struct Known {
+    node: Option<Arc<SlimNode>>,
+    gpu_node: Option<Arc<GpuNode>>,
+    state: NodeState,
+}
+
+impl NodeStates {
+    /// Brings the states of these nodes up to date with the fleet.
+    pub fn update(&mut self, fleet: &Fleet, visited: &Names) {
+        for name in visited {
+            let (node, gpu_node) = (fleet.nodes.get(name).cloned(), fleet.gpu_nodes.get(name).cloned());
+            let state = (node.is_some() || gpu_node.is_some()).then(|| fleet.node_state(name));
+            match state.as_ref().map(|state| state.liveness).filter(|liveness| !liveness.is_alive()) {
+                Some(liveness) => drop(self.silent.insert(name.clone(), liveness)),
+                None => drop(self.silent.remove(name)),
+            }
+            for resource in node.iter().flat_map(|node| resources(node)) {
+                *self.resources.entry(resource.to_owned()).or_default() += 1;
+            }
+            let before = match state {
+                Some(state) => self.nodes.insert(name.clone(), Known { node, gpu_node, state }),
+                None => self.nodes.remove(name),
+            };
+            for resource in before.iter().filter_map(|known| known.node.as_ref()).flat_map(|node| resources(node)) {
+                if let Entry::Occupied(mut count) = self.resources.entry(resource.to_owned()) {
+                    *count.get_mut() -= 1;
+                    if *count.get() == 0 {
+                        count.remove();
+                    }
+                }
+            }
+        }
+    }
+
+    /// The planner's input at `now`.
+    pub fn cluster<'a>(&'a self, fleet: &'a Fleet, pods: &'a PodIndex, now: Timestamp) -> Cluster<'a> {
+        let facts = |(name, known): (&'a String, &'a Known)| {
+            let Known { node, gpu_node, state } = known;
+            let (ready, foreign) = (state.is_supply(Some(now)), state.foreign.clone());
+            Some(NodeFacts { name, labels: node.as_ref()?.labels(), ready, foreign, gpus: gpu_node.as_ref() })
+        };
+        fleet.cluster_with(self.nodes.iter().filter_map(facts).collect(), pods.priorities())
+    }
+
+    /// A conflicting owner of the GPUs of a node.
+    pub fn foreign(&self, node: &str) -> Option<&ConflictingOwner> {
+        self.nodes.get(node)?.state.foreign.as_ref()
+    }
+
+    /// Nodes whose agent does not report.
+    pub fn silent(&self) -> &Silent {
+        &self.silent
+    }
+
+    /// GPU resources that nodes offer.
+    pub fn resources(&self) -> impl Iterator<Item = &String> {
+        self.resources.keys()
+    }
+}
+
+fn resources(node: &SlimNode) -> impl Iterator<Item = &str> {
+    let named = |resource: &&str| names::is_gpu_resource(resource) && !names::is_canary_resource(resource);
+    node.status.allocatable.keys().map(String::as_str).filter(named)
+}
