@@ -79,13 +79,15 @@ impl Overall {
     }
 }
 
-/// Conditions with times; an unchanged status keeps its transition time, so that an unchanged state serialises to unchanged bytes.
+/// Conditions with times; an unchanged status keeps its transition time, so that an unchanged state serialises to unchanged bytes. Times are
+/// whole seconds, as the API server returns them.
 pub fn merge(
     old: &[Condition],
     updates: Vec<ConditionUpdate>,
     generation: Option<i64>,
     now: Timestamp,
 ) -> Vec<Condition> {
+    let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
     let merged = updates.into_iter().map(|update| {
         let ConditionUpdate { type_, status, reason, message } = update;
         let status = match status {
@@ -117,13 +119,15 @@ mod tests {
 
     #[test]
     fn merge_keeps_transition_time_of_unchanged_status() {
-        let (then, now) = (Timestamp::UNIX_EPOCH, Timestamp::MAX);
+        let (then, now) = (Timestamp::UNIX_EPOCH, Timestamp::from_millisecond(1_999).unwrap());
         let ready = || Overall::Ready { message: "3 namespaces".into() }.updates();
         let first = merge(&[], ready(), Some(1), then);
         assert_eq!(merge(&first, ready(), Some(1), now), first);
         let stalled = Overall::Stalled { reason: reasons::PROFILE_NOT_FOUND, message: "create it".into() };
         let second = merge(&first, stalled.updates(), Some(2), now);
         assert!(is_true(&second, STALLED) && !is_true(&second, READY));
+        let read: Vec<Condition> = serde_json::from_value(serde_json::to_value(&second).unwrap()).unwrap();
+        assert_eq!(read, second, "as the API server returns it");
         assert_eq!(second.iter().find(|c| c.type_ == RECONCILING).map(|c| c.last_transition_time.0), Some(then));
     }
 }

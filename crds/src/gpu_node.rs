@@ -183,6 +183,7 @@ pub struct GpuNodeStatus {
     /// The GPUs, by index.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["uuid".into()]))]
+    #[schemars(length(max = 16))]
     pub gpus: Vec<GpuState>,
     /// What limits the memory of containers with a share, by kind of share, whether or not the node has shares now. Absent until the agent
     /// has found out.
@@ -297,6 +298,7 @@ pub struct GpuState {
     pub whole: Option<DeviceState>,
     /// Shares of the GPU and of its MIG instances, by number.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1024))]
     pub shares: Vec<ShareState>,
     /// What limits the memory that programs on the shares allocate: the weakest means on this GPU. Absent without shares.
     #[serde(default, deserialize_with = "crate::tolerant::option", skip_serializing_if = "Option::is_none")]

@@ -468,7 +468,8 @@ pub struct GpuPoolStatus {
     /// Generation of the spec that this status refers to; -1 before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Ready, Reconciling, Stalled.
+    /// Ready, Reconciling, Stalled; DemandMet: every guarantee is served; AgentSilent: agents of nodes do not report; ForeignPartitioner: another
+    /// product owns GPUs; EnforcementMet with spec.enforcement.minimum; RolledOut with spec.rollout.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
@@ -491,7 +492,7 @@ pub struct GpuPoolStatus {
     /// Changes in progress, and the last failed ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<PoolChange>,
-    /// The first GPUs whose change is planned and has not started, with what each waits for.
+    /// The first 32 GPUs, by node, whose change is planned and has not started, with what each waits for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pending: Vec<PendingChange>,
     /// The open window, or else the next one; absent without windows.

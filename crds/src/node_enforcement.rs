@@ -20,6 +20,7 @@ pub struct NodeEnforcement {
     pub fraction: Isolation,
     /// Why time-slices and fractions have no limit, and what to do about it. Absent where they have one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 4096))]
     pub reason: Option<String>,
     /// Limits that another product gives to pods of this node, such as HAMi, as their pods state them; by namespace and pod, at most 16, and fewer in a large status. Listed
     /// only while the agent finds the product on the node. A user who can write a pod can write these values.

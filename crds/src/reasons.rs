@@ -86,7 +86,7 @@ table! { TYPES:
     "DemandMet", "GpuPool", "The pool serves every guarantee for its profiles.", "See status.unsatisfied.";
     "ForeignPartitioner", "GpuPool", "Another product, or a newer release of this one, owns GPUs of a node; nothing is changed there.", "Do what the message says.";
     "EnforcementMet", "GpuPool", "Every node of the pool can limit shares as spec.enforcement.minimum demands; only with a minimum other than None.", "See the reason.";
-    "AgentSilent", "GpuPool", "The agent of a node does not report: its devices do not count as free, and no change starts there.", "Do what the message says; all resumes when the agent returns.";
+    "AgentSilent", "GpuPool", "The agent of a node does not report: its devices do not count as free, and no change starts there.", "Do what the message says; when the agent returns all resumes, except a staged rollout that has stopped.";
     "NvmlReady", "GpuNode", "NVML responds.", "See the reason.";
     "Resized", "GpuProfile", "No running pod has more memory than device.fraction.memory. The condition exists only while it is False.", "See the reason.";
     "IntervalApplied", "GpuProfile", "The length of time-slices is set; only with device.timeSlice.interval other than Default.", "See the reason.";
@@ -189,7 +189,7 @@ reasons! { CONDITIONS:
     READY = "Ready", "all", "The object is as its spec states.", "None.";
     REGISTERED = "Registered", "GpuNode", "kubelet has registered every resource.", "None.";
     RENDER_FAILED = "RenderFailed", "GpuTenant", "helm template failed for the virtual cluster.", "Do what the message says: usually correct spec.virtualCluster.values.";
-    REPORTING = "Reporting", "GpuPool", "The agent of every node reports.", "None.";
+    REPORTING = "Reporting", "GpuPool", "Every agent that has reported before still reports, or is silent for less than a minute.", "None.";
     RESOURCE_NAME_CONFLICT = "ResourceNameConflict", "GpuProfile", "Another profile has this resource name.", "Change spec.resourceName of one of the two.";
     RESOURCE_NAME_NOT_SUPPORTED = "ResourceNameNotSupported", "GpuPool", "The pool cannot offer a profile under its resource: NVIDIA's device plugin has another name for it, or nvidia.com/gpu and spec.strategy of the pool do not agree.", "Do what the message says: another spec.resourceName of the profile, another spec.strategy of the pool, or the profile in another pool.";
     ROLLED_OUT = "RolledOut", "GpuPool", "No node has, or waits for, anything new.", "None.";
