@@ -46,6 +46,7 @@ mod helm;
 mod idle_writes;
 mod incidents;
 mod isolation;
+mod lease_priority;
 mod limit_bypasses;
 mod limits_without_agent;
 mod live_resize;
