@@ -3,6 +3,9 @@
 use e2e::{Result, World, product};
 use serde_json::json;
 
+/// The chart's flow schema, which counts requests for leases.
+const LEASES: &str = "gputenancy-leases";
+
 /// Counts the requests of a service account of the product.
 #[derive(Clone, Copy, Debug)]
 pub struct Requests {
@@ -21,7 +24,8 @@ impl Requests {
         let schema = json!({
             "apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": "FlowSchema", "metadata": {"name": self.flow},
             "spec": {
-                "priorityLevelConfiguration": {"name": "workload-low"}, "matchingPrecedence": 150,
+                "priorityLevelConfiguration": {"name": "workload-low"}, // after the chart's, so that leases keep their priority
+                "matchingPrecedence": 250,
                 "distinguisherMethod": {"type": "ByUser"},
                 "rules": [{
                     "subjects": [subject], "resourceRules": [resources],
@@ -32,13 +36,14 @@ impl Requests {
         world.set(&[schema]).await
     }
 
-    /// Requests since the API server's start; a watch is one request.
+    /// Requests since the API server's start, with those for leases of all programs of the chart; a watch is one request.
     pub async fn total(&self, world: &World) -> Result<f64> {
         let text = world.lab.apiserver_metrics().await?;
-        let label = format!("flow_schema=\"{}\"", self.flow);
-        let of = text
-            .lines()
-            .filter(|l| l.starts_with("apiserver_flowcontrol_dispatched_requests_total{") && l.contains(&label));
+        let labels = [self.flow, LEASES].map(|flow| format!("flow_schema=\"{flow}\""));
+        let of = text.lines().filter(|l| {
+            let counts = l.starts_with("apiserver_flowcontrol_dispatched_requests_total{");
+            counts && labels.iter().any(|label| l.contains(label))
+        });
         Ok(of.filter_map(|l| l.rsplit_once(' ')?.1.parse::<f64>().ok()).sum())
     }
 

@@ -40,6 +40,8 @@ const FAST: Duration = Duration::from_secs(20);
 const FAST_RATE: u32 = 50;
 /// The operator has converged when it has written nothing for so long.
 const QUIET: Duration = Duration::from_secs(10);
+/// Most time until a new node has its GPUs in a spec, next to the others, on two processors.
+const PER_NODE: Duration = Duration::from_secs(1);
 /// Replicas of the chart.
 const REPLICAS: i32 = 2;
 
@@ -97,7 +99,7 @@ async fn grow(
     let done = |what: &str| eprintln!("fleet: {to} nodes, {what} after {:.0} s", start.elapsed().as_secs_f64());
     population.nodes(world, from..to, agents).await?;
     done("nodes created");
-    let limit = PATIENCE * 4;
+    let limit = PATIENCE + PER_NODE * u32::try_from(to - from).unwrap_or(u32::MAX);
     eventually(&format!("the GPUs of {to} nodes in specs"), limit, || async {
         let settled = agents.settled();
         Ok(if settled >= to { Ok(()) } else { Err(format!("{settled} nodes")) })

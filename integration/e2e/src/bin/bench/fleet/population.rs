@@ -31,7 +31,7 @@ use super::{
 use crate::many::until_all;
 
 /// Concurrent requests that create objects.
-const IN_FLIGHT: usize = 50;
+const IN_FLIGHT: usize = 24;
 /// Nodes that are created before their leases are renewed.
 const PART: usize = 200;
 /// Profiles of the pool, with NVIDIA's names. All tenants have guarantees of the first.
@@ -67,7 +67,8 @@ impl Population {
             "apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuPool", "metadata": {"name": NAME},
             "spec": {
                 "nodeSelector": {"matchLabels": {LABEL: NAME}}, "profiles": PROFILES.map(|(name, _)| name),
-                "disruption": {"maxUnavailable": 8},
+                // all at once: else the fleet is filled by eight GPUs at a time
+                "disruption": {"maxUnavailable": "100%"},
             },
         }));
         world.set(&objects).await
@@ -90,12 +91,13 @@ impl Population {
         let status = node::status(&Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
         nodes.patch_status(&name, &merge, &Patch::Merge(status)).await?;
         let gpu_nodes = Api::<GpuNode>::all(client.clone());
-        let gpu_node = json!({
-            "apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuNode",
-            "metadata": {"name": name, "labels": {LABEL: NAME}}, "spec": {"gpus": []},
-        });
-        gpu_nodes.create(&PostParams::default(), &typed(gpu_node)?).await?;
-        let status = node::first_status(&self.real, index, self.each);
+        let mut gpu_node = node::gpu_node(&self.real, index, self.each);
+        (gpu_node.metadata.generation, gpu_node.status) = (None, None);
+        let created = gpu_nodes.create(&PostParams::default(), &gpu_node).await?;
+        let status = node::gpu_node(&self.real, index, self.each).status;
+        if created.metadata.generation != Some(1) {
+            return Err(Error::Wrong(format!("GpuNode {name} begins with another generation than 1")));
+        }
         gpu_nodes.patch_status(&name, &merge, &Patch::Merge(json!({"status": status}))).await?;
         Ok(())
     }
