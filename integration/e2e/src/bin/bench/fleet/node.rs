@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use gputenancy_crds::{
-    AgentStep, Board, DeviceOwner, DeviceState, GpuNode, GpuNodeStatus, GpuSpec, GpuState, InstanceState, MigMode,
+    AgentStep, Board, DeviceOwner, DeviceState, GpuNode, GpuNodeSpec, GpuNodeStatus, GpuSpec, GpuState, InstanceSpec,
+    InstanceState, MigMode,
 };
 use serde_json::{Value, json};
 
@@ -67,9 +68,31 @@ pub fn status(now: &str) -> Value {
     json!({"status": {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}})
 }
 
-/// Status of a node's agent before the first spec: all GPUs partitioned, and the devices of the pods owned. Versions and board are
-/// those of a real agent.
-pub fn first_status(real: &GpuNodeStatus, node: usize, each: usize) -> GpuNodeStatus {
+/// Generation of a `GpuNode` at rest: it is created without GPUs, which are then listed as the operator does.
+const GENERATION: i64 = 2;
+
+/// The `GpuNode` of a node at rest: all GPUs partitioned and listed, and the devices of the pods owned. Versions and board are those of a
+/// real agent.
+pub fn gpu_node(real: &GpuNodeStatus, node: usize, each: usize) -> GpuNode {
+    let status = first_status(real, node, each);
+    let instance =
+        |i: &InstanceState| InstanceSpec { start: i.start, profile: i.profile.clone(), resource: None, replicas: None };
+    let listed = |state: &GpuState| GpuSpec {
+        uuid: state.uuid.clone(),
+        mig: true,
+        instances: state.instances.iter().map(instance).collect(),
+        ..GpuSpec::default()
+    };
+    let spec = GpuNodeSpec { gpus: status.gpus.iter().map(listed).collect(), ..GpuNodeSpec::default() };
+    let mut object = GpuNode::new(&name(node), spec);
+    object.metadata.generation = Some(GENERATION);
+    object.status = Some(status);
+    object.status = Some(answer(node, &object));
+    object
+}
+
+/// Status of a node's agent before the first spec.
+fn first_status(real: &GpuNodeStatus, node: usize, each: usize) -> GpuNodeStatus {
     let board = real.boards.first().cloned().unwrap_or_else(Board::default);
     let gpus = (0..GPUS).map(|gpu| {
         let owner = (gpu < PODS).then(|| {
@@ -168,9 +191,18 @@ pub fn allocatable(status: &GpuNodeStatus) -> BTreeMap<String, usize> {
 
 #[cfg(test)]
 mod tests {
-    use gputenancy_crds::{GpuNodeSpec, InstanceSpec};
-
     use super::*;
+
+    #[test]
+    fn gpu_node_at_rest_has_what_its_spec_lists() {
+        let node = gpu_node(&GpuNodeStatus::default(), 3, 20);
+        let status = node.status.clone().unwrap();
+        assert_eq!(answer(3, &node), status);
+        assert_eq!((status.gpus.len(), status.observed_generation), (GPUS, Some(GENERATION)));
+        assert_eq!(allocatable(&status), [(resource(), 56)].into());
+        let owners = status.gpus.iter().flat_map(GpuState::devices).filter(|d| d.owner.is_some()).count();
+        assert_eq!(owners, PODS);
+    }
 
     #[test]
     fn answer_keeps_owners_and_advertises_the_layout_of_the_spec() {

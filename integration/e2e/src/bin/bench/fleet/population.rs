@@ -8,7 +8,7 @@ use e2e::{
     wait::{PATIENCE, eventually},
 };
 use futures::{StreamExt, TryStreamExt, stream};
-use gputenancy_crds::{GpuNode, GpuNodeStatus, GpuTenant, condition};
+use gputenancy_crds::{GpuNode, GpuNodeStatus, GpuTenant, condition, names};
 use http::Request;
 use k8s_openapi::{
     api::{
@@ -31,7 +31,7 @@ use super::{
 use crate::many::until_all;
 
 /// Concurrent requests that create objects.
-const IN_FLIGHT: usize = 50;
+const IN_FLIGHT: usize = 24;
 /// Nodes that are created before their leases are renewed.
 const PART: usize = 200;
 /// Profiles of the pool, with NVIDIA's names. All tenants have guarantees of the first.
@@ -96,7 +96,14 @@ impl Population {
             "metadata": {"name": name, "labels": {LABEL: NAME}}, "spec": {"gpus": []},
         });
         gpu_nodes.create(&PostParams::default(), &typed(gpu_node)?).await?;
-        let status = node::first_status(&self.real, index, self.each);
+        let GpuNode { metadata, spec, status } = node::gpu_node(&self.real, index, self.each);
+        // by the operator's field manager: entries of another one would stay when the operator replaces them
+        let manager = PatchParams::apply(&format!("{}/pool", names::OPERATOR_MANAGER)).force();
+        let listed = json!({"apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuNode", "metadata": {"name": name}, "spec": spec});
+        let applied = gpu_nodes.patch(&name, &manager, &Patch::Apply(listed)).await?;
+        if applied.metadata.generation != metadata.generation {
+            return Err(Error::Wrong(format!("GpuNode {name} has generation {:?}", applied.metadata.generation)));
+        }
         gpu_nodes.patch_status(&name, &merge, &Patch::Merge(json!({"status": status}))).await?;
         Ok(())
     }
