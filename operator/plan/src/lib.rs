@@ -26,7 +26,6 @@ mod search;
 pub mod snapshot;
 mod strategy;
 
-pub use cursor::Cursor;
 pub use explain::explain;
 pub use input::{
     Cluster, Interner, NodeFacts, TenantFacts, has_layout, membership, plain, resource_name, seen, trust_needed,

@@ -38,7 +38,7 @@ use gputenancy_engine::{change::ChangeDecision, fleet::Fleet, mig_manager::MigCo
 pub struct FleetDecision {
     /// Specs that differ from what the cluster has, by node, with the decisions that they carry out.
     pub nodes: BTreeMap<NodeName, GpuWork>,
-    /// Pods that are evicted, or will be once their agent has reported or their notice has ended.
+    /// Pods that are evicted: now, or by a write that is in progress until their agent has reported.
     pub evicted: BTreeSet<PodName>,
     /// Pods with a notice of an eviction that is cancelled, with their UID.
     pub cancelled_evictions: BTreeMap<PodName, String>,

@@ -49,8 +49,8 @@ pub struct NodeDecisions<'a> {
     pub bypass: &'a BTreeMap<NodeName, BTreeSet<Eviction>>,
 }
 
-/// Of the visited nodes: decided GPUs as decided, others as they are; GPUs that no pool has any more are released once nothing uses them. `cached` has the
-/// specs as the API server has them.
+/// Of the visited nodes: decided GPUs as decided, others as they are; GPUs that no pool has any more are released once nothing uses them.
+/// `cached` has the specs as the API server has them.
 pub fn work(
     inventory: &Inventory<'_>,
     cached: &Fleet,

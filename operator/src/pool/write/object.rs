@@ -155,8 +155,7 @@ impl ObjectWrite {
     }
 
     /// Writes everything within the deadline. `decided`: when it was decided about `fleet`; `evicted`: the pods that the last decision evicts;
-    /// `reported`: the failure that an event has
-    /// reported already.
+    /// `reported`: the failure that an event has reported already.
     pub async fn run(
         self,
         writer: Arc<FleetWriter>,

@@ -68,8 +68,8 @@ async fn annotate(node: NodeContext<'_>, pod: &PodName, uid: &str, text: Value) 
     }
 }
 
-/// Evicts a pod, unless the last decision does not do so any more, or is too old: plan and window may have changed. A refusal is remembered, so that the next decision
-/// states the cause and when to try again.
+/// Evicts a pod, unless the last decision keeps it, or this one is too old: plan and window may have changed. A refusal is remembered, so
+/// that the next decision states the cause and when to try again.
 pub async fn evict(node: NodeContext<'_>, state: &mut NodeState, eviction: Eviction) -> Result<Written, WriteError> {
     let Eviction { pod, uid, reason } = eviction;
     if !node.evicted.contains(&pod) {

@@ -122,7 +122,7 @@ impl WriteQueue {
             Some(due) => drop(self.due.insert(target.clone(), now + due)),
             None => drop(self.due.remove(target)),
         }
-        // another node may begin now: in place of one that fails, or because less has begun than was counted
+        // another node may begin now: in place of one that failed, or because the last decision counted more as begun than has begun
         let makes_room = target.gpu_node().is_some() && (counted || outcome.failure.is_some());
         outdated || outcome.again || makes_room
     }
