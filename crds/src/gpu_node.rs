@@ -158,7 +158,8 @@ pub struct GpuNodeStatus {
     /// Generation of the spec that this status refers to; -1 before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Ready, Reconciling, Stalled, NvmlReady, PluginReady.
+    /// Ready, Reconciling, Stalled, NvmlReady, PluginReady; where they apply MpsReady, MemoryLimited, MemoryScrubbed, VgpuLicensed. Written by
+    /// the agent: after it is killed they keep their last value, and the condition AgentSilent of the GpuPool names the node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,

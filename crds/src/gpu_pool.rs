@@ -486,7 +486,7 @@ pub struct GpuPoolStatus {
     /// Free slices that no profile of the pool can use in the present layout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stranded: Option<Stranded>,
-    /// Number of GPUs that are changing.
+    /// Number of GPUs with a change in progress, also of those suspended on nodes whose agent does not report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changing: Option<i32>,
     /// Changes in progress, and the last failed ones.

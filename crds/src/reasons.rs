@@ -117,7 +117,7 @@ reasons! { CONDITIONS:
     BUDGET_SHOWN = "BudgetShown", "GpuTenant", "Nodes of the virtual cluster show the tenant's budget.", "None.";
     CATALOG_NOT_WRITTEN = "CatalogNotWritten", "GpuTenant", "The catalog or a class inside the virtual cluster cannot be read or written.", "Do what the message says: usually remove a webhook, policy or finalizer inside that is in the way.";
     CATALOG_WRITTEN = "CatalogWritten", "GpuTenant", "The catalog and the classes inside the virtual cluster are as they should be.", "None.";
-    CHANGE_FAILED = "ChangeFailed", "GpuPool", "A change failed and the old layout is back.", "Read the message; retried with exponential backoff, and at once when an object changes.";
+    CHANGE_FAILED = "ChangeFailed", "GpuPool", "A change failed and the old layout is back.", "Read the message; retried with exponential backoff, and at once when the plan has another layout: docs/changes.md.";
     CHANGE_PLANNED = "ChangePlanned", "GpuPool", "GPUs are to be changed and have not started.", "Wait for the window or the limit that the message names.";
     CHANGE_STUCK = "ChangeStuck", "GpuPool", "Neither the new nor the old layout can be reached.", "Do what the message says: usually end a process, reset the GPU or restart the node.";
     CHANGING = "Changing", "GpuPool, GpuTenant", "GPUs are being changed.", "Wait; kubectl gpu changes follows it.";
@@ -195,7 +195,7 @@ reasons! { CONDITIONS:
     ROLLED_OUT = "RolledOut", "GpuPool", "No node has, or waits for, anything new.", "None.";
     ROLLOUT_SOAKING = "RolloutSoaking", "GpuPool", "The first nodes serve what is new; the others follow after the soak time.", "Wait, and watch the pods on the nodes that the message names.";
     ROLLOUT_STAGED = "RolloutStaged", "GpuPool", "The first nodes change to what is new; the others wait.", "Wait; status.pending names what a GPU waits for.";
-    ROLLOUT_STOPPED = "RolloutStopped", "GpuPool", "What is new has failed on one of the first nodes; no other node begins.", "Set the profile or layout back, or correct it; after a repair of the node edit any field of the pool's spec: docs/rollout.md.";
+    ROLLOUT_STOPPED = "RolloutStopped", "GpuPool", "A new definition has failed on one of the first nodes; no other node begins.", "Set the profile or layout back, or correct it; after a repair of the node edit any field of the pool's spec: docs/rollout.md.";
     SERVED = "Served", "GpuPool", "Every guarantee for the pool's profiles is served.", "None.";
     SETTING_MODE = "SettingMode", "GpuNode", "MIG mode is being switched.", "Wait.";
     SHARING_NOT_ACKNOWLEDGED = "SharingNotAcknowledged", "GpuTenant", "The tenant lists a share of a GPU without an acknowledgement of what shares do not isolate.", "Write the person or group that accepts it in spec.sharing.acknowledgedBy, or remove the profile.";
@@ -343,7 +343,7 @@ pub fn page() -> String {
     let mut page = String::from(
         "# Conditions, events, labels and annotations\n\n\
          Generated from `crds/src/reasons.rs` by `make crds`. These names are API: a renamed one has a line in the changelog.\n\n\
-         Every object has the conditions `Ready`, `Reconciling` and `Stalled`. A new reason of `Ready` is also published as an event \
+         GpuProfile, GpuPool, GpuTenant and GpuNode have the conditions `Ready`, `Reconciling` and `Stalled`. A new reason of `Ready` is also published as an event \
          of the object.\n",
     );
     for (title, entries) in SECTIONS {

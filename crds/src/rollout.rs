@@ -37,7 +37,7 @@ pub struct RolloutStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub proven: Vec<ProvenDefinition>,
-    /// Names of those that are new.
+    /// Names of new profiles and fixed layouts, which the first nodes serve before others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trying: Vec<String>,
     /// Nodes that serve what is new first.
