@@ -22,11 +22,11 @@ pub struct Args {
 /// What the program can do.
 #[derive(Subcommand, Debug, Clone)]
 pub enum Command {
-    /// Runs the controller until it is told to stop or loses its lease.
+    /// Runs the controller until SIGTERM or SIGINT, or until it loses its lease.
     Run(Box<RunArgs>),
     /// Removes our finalizers from all objects, so that they can be deleted with no operator running.
     ReleaseFinalizers(LogArgs),
-    /// Says which rights the operator needs, what for, and whether this account has them; nothing is changed.
+    /// Prints the rights that the operator needs, what for, and whether this account has them; nothing is changed.
     Rights(Locations),
 }
 

@@ -29,7 +29,7 @@ pub enum Step {
     Create,
     /// It is ours, free, or its holder has been silent for too long: write our name.
     Write,
-    /// Somebody holds it.
+    /// Another replica holds it.
     Wait,
 }
 

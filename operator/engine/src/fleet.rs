@@ -5,14 +5,14 @@ use std::{
     sync::Arc,
 };
 
-use gputenancy_crds::{ChangePhase, GpuNode, GpuPool, GpuProfile, GpuTenant, Partitioner, Vgpu, names};
+use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant, Partitioner, Vgpu, names};
 use gputenancy_plan::{Cluster, ConflictingOwner, NodeFacts, PodName, TenantFacts, membership};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
 use crate::{
     change::{PodController, PodFacts, Refusal},
-    liveness::{AgentPod, GRACE_PERIOD, Liveness, SLOT_TIMEOUT, liveness},
+    liveness::{AgentPod, GRACE_PERIOD, Liveness, liveness},
     mig_manager::{MigConfigs, is_engaged},
     ownership::{DRA_DRIVER, OwnershipSigns, conflicting_owner},
     plugin::PluginConfigs,
@@ -167,21 +167,6 @@ impl Fleet {
     /// Is the node ready, and is the status of its agent current?
     pub fn answers(&self, node: &str) -> bool {
         self.liveness(node).is_alive()
-    }
-
-    /// When the next grace period of a silent node ends, or a change there no longer counts for the pool's limit.
-    pub fn next_silence_deadline(&self, silent: &BTreeMap<String, Liveness>, now: Timestamp) -> Option<Timestamp> {
-        let deadlines = |(name, liveness): (&String, &Liveness)| {
-            let slot = self.is_changing(name).then(|| liveness.until(SLOT_TIMEOUT)).flatten();
-            [liveness.until(GRACE_PERIOD), slot]
-        };
-        silent.iter().flat_map(deadlines).flatten().filter(|end| *end > now).min()
-    }
-
-    /// Is a change of a GPU of this node in progress?
-    fn is_changing(&self, node: &str) -> bool {
-        let mut gpus = self.gpu_nodes.get(node).into_iter().flat_map(|n| &n.spec.gpus);
-        gpus.any(|g| g.change.as_ref().is_some_and(|c| c.phase < ChangePhase::RolledBack))
     }
 
     /// `status.allocatable` of a node, for extended resources.

@@ -23,11 +23,6 @@ impl<'a, K: Borrow<str>, V> Cursor<'a, K, V> {
         }
         None
     }
-
-    /// The value of a name, as [`Cursor::entry`] finds it.
-    pub fn get(&mut self, name: &str) -> Option<&'a V> {
-        self.entry(name).map(|(_, value)| value)
-    }
 }
 
 #[cfg(test)]
@@ -48,7 +43,7 @@ mod tests {
             names.sort();
             let mut cursor = Cursor::of(&map);
             for name in &names {
-                prop_assert_eq!(cursor.get(name), map.get(name));
+                prop_assert_eq!(cursor.entry(name), map.get_key_value(name));
             }
         }
     }

@@ -8,7 +8,7 @@ use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
 use kube::ResourceExt as _;
 use serde_json::json;
 
-use super::inventory::Inventory;
+use super::{inventory::Inventory, ownership::Ownership};
 use crate::plan::{GpuKey, NodeName, PodName};
 use gputenancy_engine::{
     change::{CanaryOutcome, CanaryPod, CanaryRequest, ChangeDecision},
@@ -38,6 +38,7 @@ pub fn pods(inventory: &Inventory<'_>) -> BTreeMap<String, CanaryPod> {
 /// Canary pods that no change needs, by the node that they were created for; of nodes about which nothing is decided now, none.
 pub fn orphaned(
     inventory: &Inventory<'_>,
+    ownership: &Ownership,
     decisions: &BTreeMap<GpuKey, ChangeDecision>,
 ) -> BTreeMap<NodeName, Vec<OrphanedCanary>> {
     let kept: BTreeSet<&String> = decisions.values().flat_map(|d| &d.kept_canaries).collect();
@@ -45,7 +46,8 @@ pub fn orphaned(
     for (name, pod) in canaries(inventory) {
         let node = pod.annotations().get(names::CANARY_NODE).map(String::as_str).unwrap_or_default();
         let terminating = pod.metadata.deletion_timestamp.is_some();
-        if !terminating && !inventory.lagging.contains(node) && !kept.contains(&name.name) {
+        let decided = !inventory.lagging.contains(node) && !ownership.overlaps(node);
+        if !terminating && decided && !kept.contains(&name.name) {
             let canary = OrphanedCanary { pod: name.clone(), uid: pod.uid().unwrap_or_default() };
             orphaned.entry(node.into()).or_default().push(canary);
         }

@@ -115,6 +115,7 @@ pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecis
     pods.update(fleet);
     states.update(fleet, &visited);
     ownership.update(fleet, states, &visited);
+    states.update_silent(|name| ownership.is_pooled(name), &visited);
     views.update(fleet, ownership, states.silent(), &visited);
     let cluster = states.cluster(fleet, pods, inventory.now);
     let plan = &FleetPlan::make(fleet, &cluster, &ownership.members, planner);
@@ -160,7 +161,7 @@ pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecis
     let pools = fleet.pools.iter().map(|p| (p, status::pool(&seen, p)));
     let profiles = fleet.profiles.iter().map(|p| (p, profile_status::status(&seen, p)));
     let decision = FleetDecision {
-        orphaned_canaries: canary::orphaned(inventory, &decisions),
+        orphaned_canaries: canary::orphaned(inventory, ownership, &decisions),
         cancelled_evictions: gpu_changes::cancelled_evictions(inventory, ownership, pods, &decisions),
         evicted: evicted(fleet, &decisions).chain(bypass.pods()).cloned().collect(),
         labels,
@@ -184,7 +185,7 @@ pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecis
             .chain(status::patience_ends(&seen))
             .chain(stages.ends())
             .chain(bypass.retry_at)
-            .chain(fleet.next_silence_deadline(silent, inventory.now))
+            .chain(silence::next_deadline(silent, inventory.now))
             .chain(by_plugin.filter_map(|n| node_specs::plugin_step(inventory, n, true)?.wake))
             .chain(windows.values().filter_map(|w| w.as_ref().ok()?.turns()))
             .min(),

@@ -273,7 +273,7 @@ pub fn cancelled_evictions(
     let mut cancelled = BTreeMap::new();
     for (name, pod) in pods.noticed() {
         let node = pod.spec.node_name.as_deref().unwrap_or_default();
-        let ours = !ownership.is_conflicting(node);
+        let ours = !ownership.is_conflicting(node) && !ownership.overlaps(node);
         let decided = ours && fleet.answers(node) && !inventory.lagging.contains(node);
         let stays = pod.metadata.deletion_timestamp.is_none() && !pod.is_over();
         if decided && stays && !notified.contains(name) {

@@ -15,10 +15,12 @@ const CHANGING: &str = "changing";
 /// Labels by name.
 pub type Labels = BTreeMap<String, String>;
 
-/// Labels of the visited nodes, where they differ from what the node has; a node with a conflicting owner keeps those that it has.
+/// Labels of the visited nodes, where they differ from what the node has; a node with a conflicting owner, or in several pools, keeps
+/// those that it has.
 pub fn labels(fleet: &Fleet, ownership: &Ownership, views: &NodeViews, visited: &Names) -> BTreeMap<NodeName, Labels> {
     let differing = |name: &String| {
-        let node = fleet.nodes.get(name).filter(|_| !ownership.is_conflicting(name))?;
+        let decided = !ownership.is_conflicting(name) && !ownership.overlaps(name);
+        let node = fleet.nodes.get(name).filter(|_| decided)?;
         let gpu_node = fleet.gpu_nodes.get(name).map(|n| &**n);
         let wanted = wanted(fleet, views, (name, node), (gpu_node, ownership.pool_of(name)));
         let differs = wanted.iter().any(|(label, value)| node.labels().get(label) != Some(value));
@@ -74,7 +76,9 @@ pub fn unwanted<'a>(labels: &'a Labels, wanted: &'a Labels) -> impl Iterator<Ite
     let present = labels.keys().map(String::as_str);
     // an administrator's own config stays
     let config = |l: &str| l == names::DEVICE_PLUGIN_CONFIG_LABEL && labels.get(l).is_some_and(|value| is_key(value));
-    present.filter(move |l| (owned.contains(l) || config(l) || discovery::owns(labels, l)) && !wanted.contains_key(*l))
+    // labels of instances on a node without ours are of another client
+    let instances = |l: &str| labels.contains_key(names::POOL_LABEL) && discovery::owns(labels, l);
+    present.filter(move |l| (owned.contains(l) || config(l) || instances(l)) && !wanted.contains_key(*l))
 }
 
 fn state(node: &GpuNode) -> &'static str {

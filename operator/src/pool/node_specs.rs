@@ -116,6 +116,7 @@ fn spec(
     // no pool at all: an overlap of two is a mistake that takes no devices away
     if !pooled && kubernetes_node.is_some() {
         gpus.retain(|uuid, spec| !is_releasable(fleet, node, uuid, spec));
+        gpus.values_mut().for_each(cancel);
     }
     for (uuid, decision) in decisions {
         if let Some(spec) = &decision.spec {
@@ -163,6 +164,14 @@ fn observation<'a>(
 /// What is done where NVIDIA's plugin advertises.
 pub fn plugin_step(inventory: &Inventory<'_>, gpu_node: &GpuNode, pooled: bool) -> Option<PluginDecision> {
     plugin_observation(inventory, gpu_node, pooled).map(|seen| plugin::step(&seen))
+}
+
+/// Cancels a change that has not begun to partition: its notices are withdrawn too, so that it may not continue in a later pool.
+fn cancel(gpu: &mut GpuSpec) {
+    if gpu.change.as_ref().is_some_and(|c| c.phase < ChangePhase::Partitioning) {
+        gpu.change = None;
+        gpu.hold.clear();
+    }
 }
 
 /// The deadlines of a change start again when another component partitions: it could not proceed meanwhile.

@@ -39,10 +39,6 @@ impl NodeStates {
         for name in visited {
             let (node, gpu_node) = (fleet.nodes.get(name).cloned(), fleet.gpu_nodes.get(name).cloned());
             let state = (node.is_some() || gpu_node.is_some()).then(|| fleet.node_state(name));
-            match state.as_ref().map(|state| state.liveness).filter(|liveness| !liveness.is_alive()) {
-                Some(liveness) => drop(self.silent.insert(name.clone(), liveness)),
-                None => drop(self.silent.remove(name)),
-            }
             for resource in node.iter().flat_map(|node| resources(node)) {
                 *self.resources.entry(resource.to_owned()).or_default() += 1;
             }
@@ -57,6 +53,19 @@ impl NodeStates {
                         count.remove();
                     }
                 }
+            }
+        }
+    }
+
+    /// Brings the silent ones of these nodes up to date. Only nodes of a pool, and those with a `GpuNode`, are expected to report: all others
+    /// have no GPUs, and may be many.
+    pub fn update_silent(&mut self, is_pooled: impl Fn(&str) -> bool, visited: &Names) {
+        for name in visited {
+            let expected = |known: &&Known| known.gpu_node.is_some() || is_pooled(name);
+            let liveness = self.nodes.get(name).filter(expected).map(|known| known.state.liveness);
+            match liveness.filter(|liveness| !liveness.is_alive()) {
+                Some(liveness) => drop(self.silent.insert(name.clone(), liveness)),
+                None => drop(self.silent.remove(name)),
             }
         }
     }
@@ -76,7 +85,7 @@ impl NodeStates {
         self.nodes.get(node)?.state.foreign.as_ref()
     }
 
-    /// Nodes whose agent does not report.
+    /// Nodes whose agent is expected to report and does not.
     pub fn silent(&self) -> &Silent {
         &self.silent
     }

@@ -145,6 +145,11 @@ impl Ownership {
         self.members.get(node).map(Vec::as_slice).unwrap_or_default()
     }
 
+    /// Do several pools select this node? Then none of them acts on it.
+    pub fn overlaps(&self, node: &str) -> bool {
+        self.pools_of(node).len() > 1
+    }
+
     /// Does any pool select this node?
     pub fn is_pooled(&self, node: &str) -> bool {
         self.members.contains_key(node)

@@ -6,7 +6,7 @@ use gputenancy_crds::{
     condition::{self, ConditionUpdate},
     reasons::{self, Reason},
 };
-use gputenancy_engine::liveness::{AgentState, GRACE_PERIOD, Liveness};
+use gputenancy_engine::liveness::{AgentState, GRACE_PERIOD, Liveness, SLOT_TIMEOUT};
 use gputenancy_service::events::EventType;
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
 
@@ -94,6 +94,13 @@ pub fn event(before: &[Condition], now: &[Condition]) -> Option<(EventType, Reas
     }
     let differs = old.is_none_or(|old| old.message != new.message);
     differs.then_some((EventType::Warning, reasons::AGENT_SILENT, new.message))
+}
+
+/// When the next grace period of a silent node ends, or the time after which a change there no longer counts for the pool's limit and a
+/// rollout stops.
+pub fn next_deadline(silent: &Silent, now: Timestamp) -> Option<Timestamp> {
+    let deadlines = |liveness: &Liveness| [GRACE_PERIOD, SLOT_TIMEOUT].map(|limit| liveness.until(limit));
+    silent.values().flat_map(deadlines).flatten().filter(|end| *end > now).min()
 }
 
 /// The pool of each node that its condition names after the grace period.

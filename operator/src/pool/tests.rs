@@ -187,10 +187,22 @@ fn an_overlap_leaves_devices_as_they_are_and_heals_by_itself() {
     fleet
         .pools
         .push(GpuPool { metadata: kube::api::ObjectMeta { name: Some("q".into()), ..second.metadata }, ..second });
+    let name = PodName { namespace: "t".into(), name: "w".into() };
+    let notice = json!({names::EVICTION_NOTICE: "1970-01-01T00:00:00Z: why"});
+    let meta = json!({"name": "w", "namespace": "t", "uid": "w", "annotations": notice});
+    fleet.pods.insert(name.clone(), Arc::new(read(json!({"metadata": meta, "spec": {"nodeName": "n"}}))));
+    let canary = PodName { namespace: "home".into(), name: "c".into() };
+    let meta = json!({"name": "c", "namespace": "home", "uid": "c", "labels": {names::CANARY_LABEL: "x"},
+        "annotations": {names::CANARY_NODE: "n"}});
+    fleet.pods.insert(canary.clone(), Arc::new(read(json!({"metadata": meta, "spec": {"nodeName": "n"}}))));
     let pass = at(&fleet, 30, &[]);
-    assert!(pass.nodes.is_empty());
+    assert!(pass.nodes.is_empty() && pass.labels.is_empty(), "{pass:?}");
+    assert!(pass.cancelled_evictions.is_empty() && pass.orphaned_canaries.is_empty(), "{pass:?}");
     carry_out(&mut fleet, &pass);
     fleet.pools.pop();
+    let alone = at(&fleet, 31, &[]);
+    assert!(alone.cancelled_evictions.contains_key(&name) && !alone.orphaned_canaries.is_empty(), "{alone:?}");
+    fleet.pods.clear();
     assert_eq!(reason_of(&at(&fleet, 31, &[]).pools["p"].conditions), ("True", "Ready"));
 }
 
@@ -215,6 +227,27 @@ fn a_deleted_pool_gives_up_idle_gpus_at_once_and_waits_for_busy_ones() {
     assert!(message.contains("GPU 1 of node n (pods t/w)"), "{message}");
     assert_eq!(pass.wake.map(Timestamp::as_second), Some(400), "patience ends");
     assert_eq!(at(&fleet, 400, &[]).finished, ["p".to_owned()].into());
+}
+
+#[test]
+fn change_of_a_node_that_leaves_its_pool_is_cancelled_until_it_partitions() {
+    for (phase, stays) in [("Noticed", false), ("Evicting", false), ("Partitioning", true)] {
+        let mut fleet = settled();
+        let layout = json!({"resource": "nvidia.com/gpu"});
+        let node = Arc::make_mut(fleet.gpu_nodes.get_mut("n").unwrap());
+        let time = "1970-01-01T00:00:10Z";
+        node.spec.gpus[1].change = Some(read(json!({"phase": phase, "from": layout, "to": layout, "startedAt": time,
+            "phaseSince": time, "reason": "r"})));
+        node.spec.gpus[1].hold = vec![0];
+        let owner = read(json!({"namespace": "t", "pod": "w", "container": "c"}));
+        node.status.as_mut().unwrap().gpus[1].whole.as_mut().unwrap().owner = Some(owner);
+        let mut kubernetes = (*fleet.nodes["n"]).clone();
+        kubernetes.metadata.labels.as_mut().unwrap().remove("x");
+        fleet.nodes.insert("n".into(), Arc::new(kubernetes));
+        let spec = at(&fleet, 30, &[]).nodes.values().next().unwrap().spec.clone().unwrap();
+        let gpu = spec.gpus.iter().find(|g| g.uuid == "GPU-1").expect("it is in use");
+        assert_eq!((gpu.change.is_some(), gpu.hold.is_empty()), (stays, !stays), "{phase}");
+    }
 }
 
 #[test]

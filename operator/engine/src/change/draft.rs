@@ -128,12 +128,15 @@ impl<'a> Draft<'a> {
         self
     }
 
+    /// Decides again at this time, if no other one is earlier. A time that has passed is left out, because what was due is done: it
+    /// must not hide a later one.
     pub fn requeue_at(&mut self, at: Option<Timestamp>) -> &mut Self {
-        self.decision.requeue_at = self.decision.requeue_at.into_iter().chain(at).min();
+        let ahead = at.filter(|at| *at > self.now);
+        self.decision.requeue_at = self.decision.requeue_at.into_iter().chain(ahead).min();
         self
     }
 
-    /// Ends the decision with the progress message. A time that has passed is dropped, because what was due is done.
+    /// Ends the decision with the progress message.
     pub fn done(mut self, message: impl Into<String>) -> ChangeDecision {
         let progress = |c: &Change| ChangeProgress { phase: c.phase, message: message.into() };
         self.decision.progress = self.spec.change.as_ref().map(progress);
@@ -142,7 +145,6 @@ impl<'a> Draft<'a> {
         } else {
             self.decision.spec = Some(self.spec);
         }
-        self.decision.requeue_at = self.decision.requeue_at.filter(|at| *at > self.now);
         self.decision
     }
 

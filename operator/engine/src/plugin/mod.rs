@@ -83,11 +83,11 @@ pub fn step(seen: &PluginObservation<'_>) -> PluginDecision {
     if cordon.is_some() || changes.is_empty() {
         return PluginDecision { cordon, ..PluginDecision::default() };
     }
+    let landing = Some(landed(seen)).filter(|at| *at > seen.now);
     // a plugin that restarts before its config is selected would read the last one
     if !PluginConfig::of(seen.node).is_ok_and(|config| config.is_selected(seen.config)) {
-        return PluginDecision::default();
+        return PluginDecision { wake: landing, ..PluginDecision::default() };
     }
-    let landing = Some(landed(seen)).filter(|at| *at > seen.now);
     let stale = changes.iter().filter_map(|(uuid, change)| stale(seen, uuid, change)).max();
     let again = stale.and_then(|_| seen.now.checked_add(RESTART_INTERVAL).ok());
     PluginDecision { cordon: None, restart: stale.filter(|_| landing.is_none()), wake: landing.or(again) }

@@ -145,3 +145,22 @@ fn plugin_pods_of_both_manifests_are_recognized() {
     assert!(is_plugin(labels("app.kubernetes.io/name", "nvidia-device-plugin")));
     assert!(!is_plugin(labels("app", "web")));
 }
+
+#[test]
+fn drain_goes_on_when_bound_pods_have_landed_whatever_config_is_selected() {
+    let mut node = node(THEIRS, Some("Held"), true);
+    // no config of the plugin can express it
+    node.spec.gpus[0].mig = false;
+    node.spec.gpus[0].sharing = Some(serde_json::from_value(json!({"mode": "Mps", "shares": []})).unwrap());
+    let mark = at(90).to_string();
+    let seen = |now| PluginObservation {
+        now: at(now),
+        node: &node,
+        pooled: true,
+        unschedulable: true,
+        mark: Some(&mark),
+        config: None,
+    };
+    assert_eq!((closed(&seen(91)), step(&seen(91)).wake), (Some(false), Some(at(95))));
+    assert_eq!((closed(&seen(95)), step(&seen(95)).wake), (Some(true), None));
+}

@@ -268,8 +268,12 @@ fn a_timeout_may_also_be_waited_out() {
     world.refuses = true;
     until(&mut world, ChangePhase::Evicting);
     world.pass(SignedDuration::from_hours(5));
-    world.operate(3);
+    let decision = world.operate(3);
     assert_eq!(world.phase(), Some(ChangePhase::Evicting));
+    assert!(decision.requeue_at.is_some(), "the eviction is tried again, although the timeout is over");
+    world.refuses = false;
+    world.settle();
+    assert_eq!(Some(world.shown()), world.target);
 }
 
 #[test]

@@ -45,7 +45,9 @@ fn removed_agent_is_supply_for_a_minute_and_then_named_until_it_returns() {
     assert!(message.contains("nvidia.com/gpu.deploy.client"), "{message}");
     let ready = condition_of(&late, condition::READY).2;
     assert!(ready.contains("n (the agent has no pod there: "), "{ready}");
-    assert_eq!((late.view.tenants["t"].shortages.len(), late.silent_agents.len(), late.wake), (1, 1, None));
+    assert_eq!((late.view.tenants["t"].shortages.len(), late.silent_agents.len()), (1, 1));
+    assert_eq!(late.wake.map(Timestamp::as_second), Some(1300), "a rollout stops then");
+    assert_eq!(at(&gone, 1300, &[]).wake, None);
 
     // a new leader counts from the start, and reports no return meanwhile
     let before = fleet.pools[0].status.clone().unwrap().conditions;
@@ -206,5 +208,25 @@ fn a_node_that_is_silent_for_a_moment_is_still_supply() {
     assert_eq!((short(&soon), soon.wake.map(Timestamp::as_second)), (0, Some(1060)));
     assert!(soon.nodes.is_empty(), "nothing is done on its last word");
     let later = at(&fleet, 1060, &[]);
-    assert_eq!((short(&later), later.wake), (1, None));
+    assert_eq!((short(&later), later.wake.map(Timestamp::as_second)), (1, Some(1300)));
+}
+
+#[test]
+fn only_nodes_of_a_pool_and_those_with_a_gpu_node_are_expected_to_report() {
+    let mut fleet = settled();
+    let mut node = (*fleet.nodes["n"]).clone();
+    (node.metadata.name, node.metadata.labels) = (Some("cpu".into()), None);
+    fleet.nodes.insert("cpu".into(), Arc::new(node.clone()));
+    let mut remembered = Remembered::default();
+    let silent = |fleet: &Fleet, remembered: &mut Remembered| {
+        next(fleet, remembered, 1000, &[]);
+        remembered.states.silent().keys().cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(silent(&fleet, &mut remembered), Vec::<String>::new());
+    node.metadata.labels = Some([("x".to_owned(), "y".to_owned())].into());
+    fleet.nodes.insert("cpu".into(), Arc::new(node.clone()));
+    assert_eq!(silent(&fleet, &mut remembered), ["cpu"], "the pool selects it");
+    node.metadata.labels = None;
+    fleet.nodes.insert("cpu".into(), Arc::new(node));
+    assert_eq!(silent(&fleet, &mut remembered), Vec::<String>::new());
 }

@@ -36,7 +36,7 @@ pub enum Step {
     Fails(usize),
     /// The agent of a node reports a bypass, a refused resize, a device of a former owner, or no limit of memory.
     Reports(usize, u8),
-    /// Labels or taints of a node are edited.
+    /// Labels or taints of a node are edited, or an administrator cordons it.
     Edit(usize, u8),
     /// The spec of a pool is edited.
     Pool(usize, u8),
@@ -70,8 +70,8 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (0..4_usize, 0..2_usize).prop_map(|(n, g)| Step::Health(n, g)),
         1 => (0..4_usize).prop_map(Step::Fails),
         3 => (0..4_usize, 0..4_u8).prop_map(|(n, k)| Step::Reports(n, k)),
-        4 => (0..4_usize, 0..9_u8).prop_map(|(n, k)| Step::Edit(n, k)),
-        4 => (0..2_usize, 0..15_u8).prop_map(|(p, k)| Step::Pool(p, k)),
+        4 => (0..4_usize, 0..10_u8).prop_map(|(n, k)| Step::Edit(n, k)),
+        4 => (0..2_usize, 0..17_u8).prop_map(|(p, k)| Step::Pool(p, k)),
         1 => (0..2_usize).prop_map(Step::PoolGoes),
         1 => (0..4_usize, 0..3_u8).prop_map(|(p, k)| Step::Profile(p, k)),
         2 => (0..16_u8, 0..3_u8).prop_map(|(nodes, k)| Step::Writes(nodes, k)),
@@ -298,6 +298,7 @@ fn node_changes(world: &mut World, step: &Step) {
                 5 => toggle(labels, "nvidia.com/mig.config", || "all-1g.10gb".to_owned()),
                 6 => toggle(labels, "nvidia.com/gpu.deploy.mig-manager", || "true".to_owned()),
                 7 => node.spec.taints.clear(),
+                8 => node.spec.unschedulable = !node.spec.unschedulable,
                 _ => {
                     if !world.fleet.dra.remove(name) {
                         world.fleet.dra.insert(name.to_owned());
@@ -326,6 +327,9 @@ fn edit_pool(pool: &mut GpuPool, what: u8) {
         11 => spec.layout.spare = read(json!({"policy": "Whole"})),
         12 => spec.profiles.push("turns".into()),
         13 => spec.enforcement = read(json!({"onBypass": "Evict"})),
+        // with the other pool's nodes: two pools select them
+        14 => spec.node_selector = read(json!({"matchExpressions": [{"key": "x", "operator": "Exists"}]})),
+        15 => spec.node_selector = read(json!({"matchLabels": {"x": "y"}})),
         _ => spec.verify.canary = Some(read(json!({"image": "registry.example.com/vectoradd:1"}))),
     }
 }
