@@ -107,6 +107,8 @@ fn nodes() -> Vec<Case> {
     let agent = |name, body, refusal| (name, Actor::Agent("gpu-1"), Verb::Merge, own.clone(), body, refusal);
     let allocatable = |key: &str, value: Value| json!({"status": {"allocatable": {key: value}}});
     let gpus = allocatable("nvidia.com/gpu", json!("1"));
+    // each would be a key of every tenant's quota
+    let many: serde_json::Map<String, Value> = (0..257).map(|n| (format!("nvidia.com/mig-{n}"), json!("1"))).collect();
     vec![
         agent("lowers a GPU resource", gpus.clone(), None),
         agent("a slice", allocatable("nvidia.com/mig-1g.10gb", json!("3")), None),
@@ -115,6 +117,7 @@ fn nodes() -> Vec<Case> {
         agent("cpu", allocatable("cpu", json!("1")), amounts),
         agent("no memory", allocatable("memory", Value::Null), amounts),
         agent("capacity of pods", json!({"status": {"capacity": {"pods": "1"}}}), amounts),
+        agent("resources without end", json!({"status": {"capacity": many}}), Some("to 256 at most")),
         agent("a look-alike", allocatable("nvidia.com.evil.io/gpu", json!("1")), amounts),
         agent("a label", json!({"metadata": {"labels": {"x": "y"}}}), nothing_else),
         agent("an annotation", json!({"metadata": {"annotations": {"x": "y"}}}), nothing_else),
