@@ -14,6 +14,8 @@ pub struct Figures {
     pub nodes: usize,
     /// Tenants.
     pub tenants: usize,
+    /// How often the operator ended and was started again while the fleet was filled.
+    pub restarts: usize,
     /// Without any change.
     pub rest: Period,
     /// With one changed status a second.
@@ -85,6 +87,7 @@ pub fn print(all: &[Figures]) {
     );
     text("nodes", &|f| f.nodes.to_string());
     text("tenants", &|f| f.tenants.to_string());
+    text("restarts of the operator while the fleet was filled", &|f| f.restarts.to_string());
     number("reconcile of the fleet, mean, ms", &|f| f.slow.decision());
     number("CPU for a changed status, at 1 a second, ms", &|f| f.slow.cpu() * 1000.0 / f.slow.changes);
     number("CPU at rest, % of a core", &|f| f.rest.share());

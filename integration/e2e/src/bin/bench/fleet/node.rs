@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use e2e::fixtures::merged;
 use gputenancy_crds::{
     AgentStep, Board, DeviceOwner, DeviceState, GpuNode, GpuNodeSpec, GpuNodeStatus, GpuSpec, GpuState, InstanceSpec,
     InstanceState, MigMode,
@@ -61,11 +62,16 @@ pub fn status(now: &str) -> Value {
     let amounts = json!({
         "cpu": "64", "memory": "512Gi", "pods": "250", "ephemeral-storage": "1Ti", resource(): devices.to_string(),
     });
+    merged(json!({"status": {"capacity": amounts, "allocatable": amounts}}), ready(now))
+}
+
+/// Status that says that a Kubernetes node is Ready.
+pub fn ready(now: &str) -> Value {
     let ready = json!({
         "type": "Ready", "status": "True", "reason": "KubeletReady", "message": "simulated by the benchmark",
         "lastHeartbeatTime": now, "lastTransitionTime": now,
     });
-    json!({"status": {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}})
+    json!({"status": {"conditions": [ready]}})
 }
 
 /// Generation of a `GpuNode` at rest: it is created without GPUs, which are then listed as the operator does.

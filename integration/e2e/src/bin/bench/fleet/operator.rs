@@ -4,11 +4,19 @@ use std::{
     fs::{self, File},
     io::Write as _,
     net::{Ipv4Addr, SocketAddr},
+    path::Path,
     process::Stdio,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
-use e2e::{Error, Result, World, product, wait::PATIENCE};
+use e2e::{
+    Error, Result, World, product,
+    wait::{PATIENCE, eventually},
+};
 use kube::config::{AuthInfo, Kubeconfig};
 use serde_json::json;
 use tempfile::NamedTempFile;
@@ -16,6 +24,7 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     process::{Child, Command},
+    task::JoinSet,
 };
 
 use crate::requests::Requests;
@@ -28,14 +37,24 @@ pub const ACCOUNT: &str = "gputenancy-operator";
 pub const REQUESTS: Requests = Requests { flow: "gputenancy-bench-fleet", account: ACCOUNT };
 /// `USER_HZ`, the unit of `/proc/PID/stat`: 100 on Linux.
 const TICKS_PER_SECOND: f64 = 100.0;
+/// Pause before it is started again.
+const RESTART: Duration = Duration::from_secs(2);
 
-/// A running operator; dropping it kills the process.
+/// A running operator, which is started again when it ends, as a kubelet does; dropping it kills the process.
 pub struct Operator {
-    process: Child,
-    pid: u32,
+    keeper: JoinSet<()>,
+    kept: Arc<Kept>,
     _kubeconfig: NamedTempFile,
     /// Where health and metrics are served.
     pub address: SocketAddr,
+}
+
+/// What its keeper says of the process.
+#[derive(Default)]
+struct Kept {
+    pid: AtomicU32,
+    restarts: AtomicUsize,
+    stopping: AtomicBool,
 }
 
 /// Counters of an operator at one moment.
@@ -75,7 +94,8 @@ impl Operator {
             |source| Error::Io { what: format!("running {}, log in {}", program.display(), log.display()), source };
         let output = File::options().create(true).append(true).open(&log).map_err(io)?;
         let kubeconfig = kubeconfig(world).await?;
-        let process = Command::new(&program)
+        let mut command = Command::new(&program);
+        command
             .env("KUBECONFIG", kubeconfig.path())
             .env("POD_NAME", IDENTITY)
             .env("POD_NAMESPACE", product::NAMESPACE)
@@ -85,21 +105,26 @@ impl Operator {
             .stdin(Stdio::null())
             .stderr(output.try_clone().map_err(io)?)
             .stdout(output)
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(io)?;
-        let pid = process.id().unwrap_or_default();
-        let mut operator = Self { process, pid, _kubeconfig: kubeconfig, address };
-        let limit = PATIENCE * 2;
-        let start = tokio::time::Instant::now();
-        while !operator.leads().await {
-            let ended = operator.process.try_wait().map_err(io)?;
-            if ended.is_some() || start.elapsed() > limit {
-                return Err(Error::Wrong(format!("the operator does not lead ({ended:?}), see {}", log.display())));
-            }
-            tokio::time::sleep(Duration::from_millis(300)).await;
-        }
+            .kill_on_drop(true);
+        let process = command.spawn().map_err(io)?;
+        let kept = Arc::new(Kept { pid: process.id().unwrap_or_default().into(), ..Kept::default() });
+        let mut keeper = JoinSet::new();
+        keeper.spawn(keep(command, process, Arc::clone(&kept)));
+        let operator = Self { keeper, kept, _kubeconfig: kubeconfig, address };
+        operator.lead(&log).await?;
         Ok(operator)
+    }
+
+    async fn lead(&self, log: &Path) -> Result<()> {
+        eventually(&format!("an operator that leads, log in {}", log.display()), PATIENCE * 2, || async {
+            Ok(if self.leads().await { Ok(()) } else { Err("it does not lead".into()) })
+        })
+        .await
+    }
+
+    /// How often it has ended by itself, as after a lost lease, and was started again.
+    pub fn restarts(&self) -> usize {
+        self.kept.restarts.load(Ordering::Relaxed)
     }
 
     async fn leads(&self) -> bool {
@@ -141,7 +166,7 @@ impl Operator {
     }
 
     fn proc(&self, file: &str) -> Result<String> {
-        let path = format!("/proc/{}/{file}", self.pid);
+        let path = format!("/proc/{}/{file}", self.kept.pid.load(Ordering::Relaxed));
         fs::read_to_string(&path)
             .map_err(|source| Error::Io { what: format!("the operator has ended: {path}"), source })
     }
@@ -149,12 +174,29 @@ impl Operator {
     /// Ends it as a kubelet does, so that it releases the lease.
     pub async fn stop(mut self) -> Result<()> {
         let io = |source| Error::Io { what: "ending the operator".into(), source };
-        Command::new("kill").arg(self.pid.to_string()).status().await.map_err(io)?;
-        let ended = tokio::time::timeout(Duration::from_secs(20), self.process.wait()).await;
-        if ended.is_err() {
-            self.process.kill().await.map_err(io)?;
-        }
+        self.kept.stopping.store(true, Ordering::Relaxed);
+        Command::new("kill").arg(self.kept.pid.load(Ordering::Relaxed).to_string()).status().await.map_err(io)?;
+        // past the limit the process is killed with the keeper
+        let _ = tokio::time::timeout(Duration::from_secs(20), self.keeper.join_next()).await;
         Ok(())
+    }
+}
+
+/// Starts the operator again whenever it ends before it is stopped.
+async fn keep(mut command: Command, mut process: Child, kept: Arc<Kept>) {
+    loop {
+        let ended = process.wait().await;
+        if kept.stopping.load(Ordering::Relaxed) {
+            return;
+        }
+        eprintln!("fleet: the operator has ended ({ended:?}) and is started again");
+        tokio::time::sleep(RESTART).await;
+        match command.spawn() {
+            Ok(started) => process = started,
+            Err(error) => return eprintln!("fleet: the operator does not start: {error}"),
+        }
+        kept.pid.store(process.id().unwrap_or_default(), Ordering::Relaxed);
+        kept.restarts.fetch_add(1, Ordering::Relaxed);
     }
 }
 

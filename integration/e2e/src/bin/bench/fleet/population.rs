@@ -1,6 +1,6 @@
 //! Creates and deletes the objects of the simulated fleet.
 
-use std::{fmt::Debug, ops::Range};
+use std::{fmt::Debug, ops::Range, time::Duration};
 
 use e2e::{
     Error, Result, World,
@@ -18,7 +18,7 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 use kube::{
-    Api, Client, Resource,
+    Api, Client, Resource, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde::de::DeserializeOwned;
@@ -32,8 +32,10 @@ use crate::many::until_all;
 
 /// Concurrent requests that create objects.
 const IN_FLIGHT: usize = 24;
-/// Nodes that are created before their leases are renewed.
-const PART: usize = 200;
+/// Nodes that are created before their leases are renewed: a few seconds, as the node lifecycle controller waits for 50 s.
+const PART: usize = 50;
+/// Pause between two looks for nodes that are not Ready.
+const REPORTS: Duration = Duration::from_secs(10);
 /// Profiles of the pool, with NVIDIA's names. All tenants have guarantees of the first.
 const PROFILES: [(&str, &str); 4] =
     [("mig-1g", node::SHAPE), ("mig-2g", "2g.20gb"), ("mig-3g", "3g.40gb"), ("mig-7g", "7g.80gb")];
@@ -88,7 +90,7 @@ impl Population {
         agents::create_lease(client, index).await?;
         let (nodes, name, merge) = (Api::<Node>::all(client.clone()), node::name(index), PatchParams::default());
         nodes.create(&PostParams::default(), &typed(node::manifest(index))?).await?;
-        let status = node::status(&Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
+        let status = node::status(&now());
         nodes.patch_status(&name, &merge, &Patch::Merge(status)).await?;
         let gpu_nodes = Api::<GpuNode>::all(client.clone());
         let gpu_node = json!({
@@ -159,7 +161,7 @@ impl Population {
         })
         .await?;
         bind(client, &namespace, &name, &node::name(index)).await?;
-        let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let now = now();
         let condition = |type_: &str| json!({"type": type_, "status": "True", "lastTransitionTime": now});
         let running = json!({
             "name": CONTAINER, "image": image, "imageID": "", "ready": true, "restartCount": 0,
@@ -208,11 +210,30 @@ where
     .await
 }
 
-/// Names of nodes of the benchmark that are not Ready: the node lifecycle controller missed heartbeats.
+/// Number of nodes of the benchmark that are not Ready: the node lifecycle controller missed heartbeats.
 pub async fn unready(client: &Client) -> Result<usize> {
+    Ok(unready_nodes(client).await?.len())
+}
+
+/// Reports nodes Ready that are not, as their kubelets would: a fleet that is being filled may delay heartbeats. It ends with an error only.
+pub async fn keep_ready(client: &Client) -> Result<()> {
+    let (api, merge) = (Api::<Node>::all(client.clone()), PatchParams::default());
+    loop {
+        tokio::time::sleep(REPORTS).await;
+        for name in unready_nodes(client).await? {
+            api.patch_status(&name, &merge, &Patch::Merge(node::ready(&now()))).await?;
+        }
+    }
+}
+
+async fn unready_nodes(client: &Client) -> Result<Vec<String>> {
     let ours = ListParams::default().labels(&format!("{LABEL}={NAME}"));
     let nodes = Api::<Node>::all(client.clone()).list(&ours).await?;
-    Ok(nodes.iter().filter(|n| !lab::node_is_ready(n)).count())
+    Ok(nodes.iter().filter(|n| !lab::node_is_ready(n)).map(ResourceExt::name_any).collect())
+}
+
+fn now() -> String {
+    Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 async fn each<F>(range: Range<usize>, create: impl Fn(usize) -> F) -> Result<()>
