@@ -267,7 +267,11 @@ fn a_timeout_may_also_be_waited_out() {
     world.target = Some(halves());
     world.refuses = true;
     until(&mut world, ChangePhase::Evicting);
+    world.agent();
+    world.operate(3);
+    world.agent();
     world.pass(SignedDuration::from_hours(5));
+    assert_eq!(world.operate(3).evictions.len(), 1, "it is refused once more");
     let decision = world.operate(3);
     assert_eq!(world.phase(), Some(ChangePhase::Evicting));
     assert!(decision.requeue_at.is_some(), "the eviction is tried again, although the timeout is over");
