@@ -4,6 +4,7 @@
 use std::{collections::BTreeMap, time::Instant};
 
 use futures::StreamExt;
+use gputenancy_crds::metadata::Unmanaged;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, Client, ResourceExt as _,
@@ -34,7 +35,7 @@ pub async fn watch(
     seen: &SeenPods,
 ) {
     let config = watcher::Config::default().fields(&format!("spec.nodeName={node}")).streaming_lists();
-    let mut events = watcher(Api::<Pod>::all(client), config).backoff(watch_backoff()).boxed();
+    let mut events = watcher(Api::<Unmanaged<Pod>>::all(client), config).backoff(watch_backoff()).boxed();
     let (mut listed_requests, mut listed_containers) = (PodRequests::default(), EnvFromContainers::default());
     let (mut listed_pods, mut listed_limits) = (BTreeMap::new(), OtherLimits::default());
     let (mut listed_compute, mut listed_terminating) = (PodCompute::default(), TerminatingPods::default());
@@ -47,7 +48,7 @@ pub async fn watch(
                 listed_limits = OtherLimits::default();
                 (listed_compute, listed_terminating) = (PodCompute::default(), TerminatingPods::default());
             }
-            Ok(Event::InitApply(pod)) => {
+            Ok(Event::InitApply(Unmanaged(pod))) => {
                 listed_pods.extend(pod.uid().map(|uid| (uid, pod_name(&pod))));
                 listed_requests.apply(&pod, Instant::now());
                 listed_containers.apply(&pod);
@@ -64,7 +65,7 @@ pub async fn watch(
                 terminating.send_replace(std::mem::take(&mut listed_terminating));
                 seen.are(std::mem::take(&mut listed_pods));
             }
-            Ok(Event::Apply(pod)) => {
+            Ok(Event::Apply(Unmanaged(pod))) => {
                 seen.exists(pod.metadata.uid.as_deref().unwrap_or_default(), pod_name(&pod));
                 requests.send_if_modified(|known| known.as_mut().is_some_and(|r| r.apply(&pod, Instant::now())));
                 containers.send_if_modified(|containers| containers.apply(&pod));
@@ -72,7 +73,7 @@ pub async fn watch(
                 compute.send_if_modified(|known| known.as_mut().is_some_and(|c| c.apply(&pod)));
                 terminating.send_if_modified(|known| known.apply(&pod));
             }
-            Ok(Event::Delete(pod)) => {
+            Ok(Event::Delete(Unmanaged(pod))) => {
                 seen.deleted(pod.metadata.uid.as_deref().unwrap_or_default());
                 requests.send_if_modified(|known| known.as_mut().is_some_and(|r| r.delete(&pod)));
                 containers.send_if_modified(|containers| containers.delete(&pod));

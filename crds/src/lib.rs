@@ -26,6 +26,7 @@ mod isolation;
 mod layout;
 pub mod manifest;
 mod memory_scrub;
+pub mod metadata;
 mod mig_manager;
 pub mod names;
 mod node_enforcement;

@@ -8,7 +8,10 @@ use k8s_openapi::{
         core::v1::{Namespace, Node, Pod, ResourceQuota, ScopeSelector, Taint},
         resource::v1::ResourceSlice,
     },
-    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time},
+    apimachinery::pkg::{
+        api::resource::Quantity,
+        apis::meta::v1::{OwnerReference, Time},
+    },
 };
 use kube::{Resource, ResourceExt as _, core::ObjectMeta};
 use serde::{Deserialize, Serialize};
@@ -26,6 +29,7 @@ pub type Amounts = BTreeMap<String, Quantity>;
 #[resource(inherit = Node)]
 pub struct SlimNode {
     /// Name, labels.
+    #[serde(deserialize_with = "gputenancy_crds::metadata::read")]
     pub metadata: ObjectMeta,
     /// Whether it is cordoned, and its taints.
     #[serde(default, skip_serializing_if = "SlimNodeSpec::is_default")]
@@ -82,6 +86,7 @@ pub struct SlimCondition {
 #[resource(inherit = Pod)]
 pub struct SlimPod {
     /// Name, namespace, uid, owners, our annotations.
+    #[serde(deserialize_with = "gputenancy_crds::metadata::read")]
     pub metadata: ObjectMeta,
     /// Node and requests.
     #[serde(default)]
@@ -211,6 +216,7 @@ impl SlimPod {
 #[resource(inherit = Pod)]
 pub struct SlimAgentPod {
     /// Name, namespace, times of creation and deletion.
+    #[serde(deserialize_with = "gputenancy_crds::metadata::read")]
     pub metadata: ObjectMeta,
     /// Its node.
     #[serde(default)]
@@ -242,6 +248,7 @@ pub struct SlimAgentPodStatus {
 #[resource(inherit = Namespace)]
 pub struct SlimNamespace {
     /// Name and labels.
+    #[serde(deserialize_with = "gputenancy_crds::metadata::read")]
     pub metadata: ObjectMeta,
     /// Phase and what blocks its deletion.
     #[serde(default)]
@@ -277,6 +284,7 @@ pub struct MessageCondition {
 #[resource(inherit = ResourceQuota)]
 pub struct SlimQuota {
     /// Name, namespace, labels.
+    #[serde(deserialize_with = "gputenancy_crds::metadata::read")]
     pub metadata: ObjectMeta,
     /// Requested limits.
     #[serde(default)]
@@ -313,6 +321,7 @@ pub struct SlimQuotaStatus {
 #[resource(inherit = ResourceSlice)]
 pub struct SlimSlice {
     /// Name.
+    #[serde(deserialize_with = "gputenancy_crds::metadata::read")]
     pub metadata: ObjectMeta,
     /// Driver and node.
     #[serde(default)]
@@ -359,8 +368,10 @@ pub fn project_namespace(namespace: &mut SlimNamespace) {
 
 /// Longest annotation of a pod that is kept, in bytes: tenants write annotations.
 const LONGEST_ANNOTATION: usize = 4096;
-/// Most extended resources of one container that are kept.
+/// Most extended resources of one pod's containers that are kept.
 const MOST_RESOURCES: usize = 16;
+/// Longest text of a reference to an owner that is kept, in bytes: the API server bounds none. A DNS name with a slash and a label is shorter.
+const LONGEST_REFERENCE: usize = 320;
 
 /// Labels with the queue of a pod, of KAI, Run:ai and Kueue; the first one counts. Label values are at most 63 bytes long.
 const QUEUES: [&str; 3] = ["kai.scheduler/queue", "runai/queue", "kueue.x-k8s.io/queue-name"];
@@ -378,7 +389,9 @@ pub fn project_pod(pod: &mut SlimPod) {
     strip_metadata(pod);
     pod.metadata.finalizers = None;
     if let Some(owners) = &mut pod.metadata.owner_references {
-        owners.retain(|owner| owner.controller == Some(true));
+        let texts = |o: &OwnerReference| [o.api_version.len(), o.kind.len(), o.name.len(), o.uid.len()];
+        let usual = |o: &OwnerReference| texts(o).into_iter().all(|len| len <= LONGEST_REFERENCE);
+        owners.retain(|owner| owner.controller == Some(true) && usual(owner));
     }
     let mut labels = pod.metadata.labels.take().unwrap_or_default();
     if let Some(annotations) = &mut pod.metadata.annotations {
@@ -397,10 +410,12 @@ pub fn project_pod(pod: &mut SlimPod) {
         pod.metadata.annotations.get_or_insert_default().extend(annotations);
     }
     pod.metadata.labels = (!kept.is_empty()).then_some(kept);
+    let mut left = MOST_RESOURCES;
     for container in pod.spec.containers.iter_mut().chain(&mut pod.spec.init_containers) {
         let requests = std::mem::take(&mut container.resources.requests);
         let devices = requests.into_iter().filter(|(resource, amount)| resource.contains('/') && amount.0 != "0");
-        container.resources.requests = devices.take(MOST_RESOURCES).collect();
+        container.resources.requests = devices.take(left).collect();
+        left -= container.resources.requests.len();
     }
     if pod.spec.containers.iter().chain(&pod.spec.init_containers).all(|c| c.resources.requests.is_empty()) {
         pod.status.start_time = None;
@@ -495,11 +510,12 @@ mod tests {
                 "ownerReferences": [
                     {"apiVersion": "v1", "kind": "A", "name": "a", "uid": "a"},
                     {"apiVersion": "v1", "kind": "B", "name": "b", "uid": "b", "controller": true},
+                    {"apiVersion": "v1", "kind": "C", "name": "n".repeat(1_000_000), "uid": "c", "controller": true},
                 ],
             },
             "spec": {"containers": [
-                {"resources": {"requests": many}},
                 {"resources": {"requests": {"nvidia.com/gpu": "0", "nvidia.com/mig-1g.10gb": "1", "cpu": "1"}}},
+                {"resources": {"requests": many}},
             ]},
             "status": {"phase": "Running"},
         }))
@@ -510,7 +526,7 @@ mod tests {
         let owners: Vec<&str> = meta.owner_references.iter().flatten().map(|o| o.kind.as_str()).collect();
         assert_eq!((owners, &meta.finalizers), (vec!["B"], &None));
         let [first, second] = pod.spec.containers.as_slice() else { panic!("two containers") };
-        assert_eq!(first.resources.requests.len(), MOST_RESOURCES);
-        assert_eq!(second.resources.requests.keys().collect::<Vec<_>>(), ["nvidia.com/mig-1g.10gb"]);
+        assert_eq!(first.resources.requests.keys().collect::<Vec<_>>(), ["nvidia.com/mig-1g.10gb"]);
+        assert_eq!(second.resources.requests.len(), MOST_RESOURCES - 1);
     }
 }

@@ -48,6 +48,7 @@ pub fn api_endpoints<'a>(
 #[resource(inherit = Service)]
 pub struct SlimService {
     /// Name.
+    #[serde(deserialize_with = "gputenancy_crds::metadata::read")]
     pub metadata: ObjectMeta,
     /// Addresses and ports.
     #[serde(default)]
@@ -82,6 +83,7 @@ pub struct SlimPort {
 #[resource(inherit = EndpointSlice)]
 pub struct SlimEndpoints {
     /// Name.
+    #[serde(deserialize_with = "gputenancy_crds::metadata::read")]
     pub metadata: ObjectMeta,
     /// The addresses.
     #[serde(default)]

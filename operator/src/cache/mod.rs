@@ -14,7 +14,7 @@ mod watch;
 use std::{collections::BTreeSet, fmt::Debug, sync::Arc};
 
 use futures::{StreamExt as _, TryStreamExt as _};
-use gputenancy_crds::{GpuGrant, GpuNode, GpuPool, GpuProfile, GpuTenant, GpuTenantSpec, names};
+use gputenancy_crds::{GpuGrant, GpuNode, GpuPool, GpuProfile, GpuTenant, GpuTenantSpec, metadata::Unmanaged, names};
 use k8s_openapi::api::{
     core::v1::{ConfigMap, LimitRange},
     networking::v1::NetworkPolicy,
@@ -324,7 +324,7 @@ where
     K: Owned + Clone + Debug + Send + Sync + 'static,
 {
     let projection = store::Projection {
-        keep: |object: K| Some(OwnedObject::of(&object)),
+        keep: |object: Unmanaged<K>| Some(OwnedObject::of(&object.0)),
         differs: |old: &OwnedObject, new| old.content != new.content,
         group: |_| None,
     };

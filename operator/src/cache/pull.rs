@@ -63,6 +63,7 @@ impl fmt::Debug for ContentHash {
 #[resource(inherit = Secret)]
 pub struct Source {
     /// Name.
+    #[serde(deserialize_with = "gputenancy_crds::metadata::read")]
     pub metadata: ObjectMeta,
     /// Its type, which never changes.
     #[serde(default, rename = "type")]
@@ -77,6 +78,7 @@ pub struct Source {
 #[resource(inherit = Secret)]
 pub struct SlimSecret {
     /// Name, namespace, uid, version, labels.
+    #[serde(deserialize_with = "gputenancy_crds::metadata::read")]
     pub metadata: ObjectMeta,
     /// Its type, which never changes.
     #[serde(default, rename = "type")]
@@ -95,6 +97,7 @@ pub struct SlimSecret {
 #[serde(rename_all = "camelCase")]
 pub struct SlimAccount {
     /// Name, namespace, version.
+    #[serde(deserialize_with = "gputenancy_crds::metadata::read")]
     pub metadata: ObjectMeta,
     /// Secrets with which its pods pull images.
     #[serde(default)]

@@ -77,14 +77,15 @@ pub struct ControllerRef {
 #[resource(inherit = Event)]
 #[serde(rename_all = "camelCase")]
 struct SlimEvent {
+    #[serde(deserialize_with = "gputenancy_crds::metadata::read")]
     metadata: ObjectMeta,
     #[serde(default)]
     regarding: Regarding,
     #[serde(default)]
     note: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "gputenancy_crds::metadata::time")]
     event_time: Option<MicroTime>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "gputenancy_crds::metadata::time")]
     deprecated_last_timestamp: Option<Time>,
     #[serde(default)]
     series: Option<Series>,
@@ -102,7 +103,8 @@ struct Regarding {
 #[derive(Deserialize, Clone, Debug)]
 #[serde(rename_all = "camelCase")]
 struct Series {
-    last_observed_time: MicroTime,
+    #[serde(default, deserialize_with = "gputenancy_crds::metadata::time")]
+    last_observed_time: Option<MicroTime>,
 }
 
 impl QuotaRefusal {
@@ -115,7 +117,7 @@ impl QuotaRefusal {
         if !is_uid || api_version.len().max(kind.len()) > MAX_TYPE || amounts.len() > MAX_AMOUNTS {
             return None;
         }
-        let repeated = event.series.as_ref().map(|s| s.last_observed_time.0);
+        let repeated = event.series.as_ref().and_then(|s| Some(s.last_observed_time.as_ref()?.0));
         let last = event.deprecated_last_timestamp.as_ref().map(|t| t.0);
         Some(Self {
             uid: uid.clone(),

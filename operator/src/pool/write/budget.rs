@@ -1,6 +1,7 @@
 //! Which disruption budgets stand behind a refused eviction, and which pods they cover: the API server names neither pods nor
 //! always the budget.
 
+use gputenancy_crds::metadata::Unmanaged;
 use k8s_openapi::{
     api::{core::v1::Pod, policy::v1::PodDisruptionBudget},
     apimachinery::pkg::apis::meta::v1::LabelSelector,
@@ -13,10 +14,10 @@ use kube::{
 
 use crate::plan::PodName;
 
-/// So many pods of a namespace are read.
-const MOST_PODS: u32 = 100;
-/// So many budgets of a namespace are read, which may be large.
-const MOST_BUDGETS: u32 = 20;
+/// So many pods of a namespace are read. Each object may have 1.5 MiB, and several evictions may be refused at the same time.
+const MOST_PODS: u32 = 20;
+/// So many budgets of a namespace are read.
+const MOST_BUDGETS: u32 = 10;
 /// So many pods of a budget are named.
 const MOST_NAMED: usize = 5;
 
@@ -25,8 +26,9 @@ pub async fn behind(client: &Client, pod: &PodName) -> kube::Result<Vec<String>>
     // a tenant's namespace can hold more than fits into memory: metadata only, and a part of it
     let some = |most| ListParams::default().limit(most);
     let pods = Api::<Pod>::namespaced(client.clone(), &pod.namespace).list_metadata(&some(MOST_PODS)).await?.items;
-    let budgets = Api::<PodDisruptionBudget>::namespaced(client.clone(), &pod.namespace);
-    let budgets = budgets.list(&some(MOST_BUDGETS)).await?.items;
+    let budgets = Api::<Unmanaged<PodDisruptionBudget>>::namespaced(client.clone(), &pod.namespace);
+    let budgets = budgets.list(&some(MOST_BUDGETS)).await?.items.into_iter().map(|Unmanaged(budget)| budget);
+    let budgets: Vec<PodDisruptionBudget> = budgets.collect();
     Ok(describe(&pod.name, &pods, &budgets))
 }
 

@@ -1,12 +1,12 @@
 //! Writes where NVIDIA's plugin advertises: cordons the node and restarts the plugin's pod.
 
-use gputenancy_crds::{names, reasons};
+use gputenancy_crds::{metadata::Unmanaged, names, reasons};
 use gputenancy_service::events::EventType;
 use k8s_openapi::{
     api::core::v1::{Node, Pod},
     jiff::Timestamp,
 };
-use kube::{Api, ResourceExt as _, api::ListParams};
+use kube::{Api, Resource as _, ResourceExt as _, api::ListParams};
 use serde_json::json;
 
 use super::{WriteError, Written, failed, state::NodeContext};
@@ -58,10 +58,12 @@ async fn cordon(node: NodeContext<'_>, action: &CordonAction) -> Result<Written,
 async fn restart(node: NodeContext<'_>, until: Timestamp) -> Result<(), WriteError> {
     let writer = &node.writer.writer;
     let here = ListParams::default().fields(&format!("spec.nodeName={}", node.name));
-    let pods = Api::<Pod>::all(writer.client()).list(&here).await.map_err(failed("listing the pods of the node"))?;
+    // also pods of tenants
+    let pods = Api::<Unmanaged<Pod>>::all(writer.client()).list(&here).await;
+    let pods = pods.map_err(failed("listing the pods of the node"))?;
     for pod in pods.iter().filter(|pod| is_plugin(|key| pod.labels().get(key).cloned())) {
-        let old = pod.metadata.creation_timestamp.as_ref().is_some_and(|created| created.0 <= until);
-        if !old || pod.metadata.deletion_timestamp.is_some() {
+        let old = pod.meta().creation_timestamp.as_ref().is_some_and(|created| created.0 <= until);
+        if !old || pod.meta().deletion_timestamp.is_some() {
             continue;
         }
         let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use gputenancy_crds::{
+    metadata::Unmanaged,
     names,
     reasons::{self, Reason},
 };
@@ -61,8 +62,10 @@ async fn annotate(node: NodeContext<'_>, pod: &PodName, uid: &str, text: Value) 
     // the uid is a precondition: another pod may have the name by now
     let fields = json!({"metadata": {"uid": uid, "annotations": {names::EVICTION_NOTICE: text}}});
     let writer = &node.writer.writer;
-    match writer.merge(&Api::<Pod>::namespaced(writer.client(), &pod.namespace), &pod.name, &fields).await {
+    match writer.merge(&Api::<Unmanaged<Pod>>::namespaced(writer.client(), &pod.namespace), &pod.name, &fields).await {
         Ok(_) => Ok(true),
+        // annotations that fill what the API server permits leave no room for another: the event notifies alone
+        Err(kube::Error::Api(status)) if status.code == 422 => Ok(true),
         Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(false),
         Err(error) => Err(error),
     }
