@@ -80,6 +80,7 @@ mod stolen_tokens;
 mod strategies;
 mod taint;
 mod tenant_view;
+mod unreadable_times;
 mod unserved_containers;
 mod vgpu;
 mod virtual_cluster;
