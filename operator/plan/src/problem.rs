@@ -83,7 +83,7 @@ pub enum Problem {
         pools: Vec<PoolName>,
     },
     /// A guarantee exceeds what the fleet can have.
-    #[error("tenant {tenant} is guaranteed {wanted} of profile {profile} and gets {got}: {why}")]
+    #[error("tenant {tenant} is guaranteed {wanted} of profile {profile} and gets {got}: {why}{help}")]
     Shortage {
         /// The tenant.
         tenant: TenantName,
@@ -97,6 +97,8 @@ pub enum Problem {
         pools: Vec<PoolName>,
         /// The reason and the remedy.
         why: String,
+        /// Another remedy, which names pods of any tenant, as the rest of the sentence; may be empty.
+        help: String,
     },
     /// A fixed layout does not fit on a GPU.
     #[error(
@@ -255,6 +257,25 @@ impl Problem {
             Self::ForeignPartitioner { .. } => reasons::FOREIGN_PARTITIONER,
             Self::InvalidSpec { .. } => reasons::INVALID_SPEC,
         }
+    }
+
+    /// The sentence for the status of a tenant, in which no pod of another tenant is named.
+    pub fn for_tenant(&self) -> String {
+        let Self::Shortage { tenant, profile, wanted, got, pools, why, help } = self else { return self.to_string() };
+        let own = Self::Shortage {
+            tenant: tenant.clone(),
+            profile: profile.clone(),
+            wanted: *wanted,
+            got: *got,
+            pools: Vec::new(),
+            why: why.clone(),
+            help: String::new(),
+        };
+        if help.is_empty() {
+            return own.to_string();
+        }
+        let pools = pools.iter().map(PoolName::as_str).collect::<Vec<_>>().join(", ");
+        format!("{own}; status.unsatisfied of GpuPool {pools} names pods that could be moved")
     }
 
     /// Whether it concerns this pool.

@@ -31,7 +31,7 @@ pub fn view(seen: &Seen<'_>, snapshot: &Snapshot) -> FleetView {
     let mut shortages: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for problem in seen.problems {
         if let Problem::Shortage { tenant, .. } = problem {
-            shortages.entry(tenant.as_str()).or_default().push(problem.to_string());
+            shortages.entry(tenant.as_str()).or_default().push(problem.for_tenant());
         }
     }
     let tenants = seen.fleet.tenants.iter().map(|t| {

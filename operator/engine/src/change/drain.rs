@@ -17,6 +17,11 @@ use super::{
 };
 use crate::{duration::stamp, mig_manager::Shape};
 
+/// Most devices, and most processes of a device, that a message names: an agent reports them without limit.
+const MOST_NAMED: usize = 16;
+/// Longest message about what holds up a change, in characters.
+const LONGEST_MESSAGE: usize = 4096;
+
 pub(super) fn step(ctx: &ChangeContext<'_>, change: &Change) -> ChangeDecision {
     let (now, policy) = (ctx.observation.now, ctx.observation.policy);
     let mut draft = Draft::of(ctx);
@@ -282,21 +287,26 @@ fn protection_end(ctx: &ChangeContext<'_>, pod: &PodFacts) -> Timestamp {
 /// Every pod and process that the change waits for.
 fn blockers(ctx: &ChangeContext<'_>, removed: &[Device<'_>]) -> String {
     let mut blockers = Vec::new();
-    for device in removed {
+    for device in removed.iter().take(MOST_NAMED) {
         let place = device.place();
         if let Some((pod, facts)) = ctx.owner(device) {
             blockers.push(owner_state(ctx, &pod, facts, &place));
             continue;
         }
         let holders = ctx.holders(device);
-        blockers.extend(holders.iter().map(|holder| format!("{holder} uses {place} and {}", holder.remedy())));
+        blockers.extend(
+            holders.iter().take(MOST_NAMED).map(|holder| format!("{holder} uses {place} and {}", holder.remedy())),
+        );
         if holders.is_empty() && device.state.clients > 0 {
             blockers.push(format!("{} processes still use {place}", device.state.clients));
         }
     }
     blockers.sort();
     blockers.dedup();
-    if blockers.is_empty() { "waiting for the agent".to_owned() } else { blockers.join("; ") }
+    if blockers.is_empty() {
+        return "waiting for the agent".to_owned();
+    }
+    blockers.join("; ").chars().take(LONGEST_MESSAGE).collect()
 }
 
 fn owner_state(ctx: &ChangeContext<'_>, pod: &PodName, facts: Option<&PodFacts>, place: &str) -> String {

@@ -300,6 +300,22 @@ fn a_process_that_no_pod_explains_blocks_and_is_named() {
 }
 
 #[test]
+fn message_about_any_number_of_processes_is_bounded() {
+    let mut world = World::new(&split());
+    world.silicon.instances[0].device.as_mut().unwrap().clients = 1;
+    let holder = |pid| Holder { pid, command: "c".repeat(2_000), start: None, container: None };
+    world.silicon.holders = (1..10_000).map(holder).collect();
+    world.agent();
+    world.target = Some(halves());
+    for _ in 0..4 {
+        world.operate(3);
+        world.agent();
+    }
+    let message = message(&world.decide());
+    assert!(message.contains("process 1 (c") && message.chars().count() <= 4096, "{} characters", message.len());
+}
+
+#[test]
 fn a_create_that_nvml_refuses_brings_the_old_layout_back_and_says_why() {
     let mut world = World::new(&split());
     world.failures = 1;

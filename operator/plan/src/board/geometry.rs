@@ -126,6 +126,10 @@ impl Occupancy<'_> {
     }
 }
 
+/// Most memory slices of a board. NVIDIA's boards have eight; the number of layouts grows exponentially with it.
+const MOST_SLICES: i32 = 12;
+/// Longest name of a product that is kept, in characters: it is part of messages.
+const LONGEST_PRODUCT: usize = 128;
 /// More engines of one kind than any board has.
 const MOST_ENGINES: i32 = 1000;
 
@@ -142,7 +146,7 @@ impl From<&Board> for BoardGeometry {
     /// Leaves out profiles without slices or larger than the board, and starts outside the axis, and bounds all numbers, so that no later
     /// code meets others: they come from an agent, and one agent must not end the operator.
     fn from(board: &Board) -> Self {
-        let axis = board.memory_slices.clamp(0, 31);
+        let axis = board.memory_slices.clamp(0, MOST_SLICES);
         let slices = board.slices.clamp(0, axis);
         let exists = |p: &&BoardProfile| (1..=axis).contains(&p.size) && (1..=slices).contains(&p.slices);
         let profiles = board.profiles.iter().filter(exists).map(|p| {
@@ -163,7 +167,7 @@ impl From<&Board> for BoardGeometry {
         profiles.sort_by(|a, b| a.name.cmp(&b.name));
         profiles.dedup_by(|a, b| a.name == b.name);
         Self {
-            product: board.product.clone(),
+            product: board.product.chars().take(LONGEST_PRODUCT).collect(),
             memory: board.memory.mib().unwrap_or(0).min(MOST_MEMORY),
             reserved: board.reserved.as_ref().and_then(|r| r.mib().ok()).unwrap_or(0).min(MOST_MEMORY),
             slices,
@@ -199,5 +203,20 @@ mod tests {
         assert_eq!(only.engines, [MOST_ENGINES]);
         let instances = |count: usize| std::iter::repeat_n(("1g", 0), count);
         assert!(board.fits(instances(1)) && !board.fits(instances(2)));
+    }
+
+    #[test]
+    fn board_and_product_of_any_size_are_bounded() {
+        let product = "\u{fc}".repeat(100_000);
+        let starts: Vec<i32> = (0..31).collect();
+        let profile = json!({"id": 1, "name": "1g", "slices": 1, "memory": "1Gi", "size": 1, "starts": starts, "max": 31, "engines": []});
+        let board =
+            json!({"product": product, "memory": "8Gi", "slices": 31, "memorySlices": 31, "profiles": [profile]});
+        let board = BoardGeometry::from(&serde_json::from_value::<Board>(board).unwrap());
+        assert_eq!(
+            (board.memory_slices, board.slices, board.product.chars().count()),
+            (MOST_SLICES, MOST_SLICES, LONGEST_PRODUCT)
+        );
+        assert!(board.profiles.iter().all(|profile| profile.starts.iter().all(|start| *start < MOST_SLICES)));
     }
 }

@@ -43,7 +43,7 @@ fn shortages(fleet: &Fleet<'_>, decision: &FleetDecision) -> Vec<Problem> {
         let profile = fleet.profiles.name(id);
         let listing = |(_, pool): &(&PoolName, &Pool)| pool.profiles.contains(&profile);
         let pools: Vec<PoolName> = fleet.snapshot.pools.iter().filter(listing).map(|(name, _)| name.clone()).collect();
-        let why = why(fleet, decision, (id, &profile), &pools, at(&usable, id));
+        let (why, help) = why(fleet, decision, (id, &profile), &pools, at(&usable, id));
         for (tenant, served) in fleet.demand.split(id, at(&usable, id)).filter(|(_, served)| served.missing() > 0) {
             problems.push(Problem::Shortage {
                 tenant: tenant.clone(),
@@ -52,29 +52,31 @@ fn shortages(fleet: &Fleet<'_>, decision: &FleetDecision) -> Vec<Problem> {
                 got: served.satisfied,
                 pools: pools.clone(),
                 why: why.clone(),
+                help: help.clone(),
             });
         }
     }
     problems
 }
 
-/// Why there is too little of a profile, and what would help.
+/// Why there is too little of a profile, and what would help: the second text names pods.
 fn why(
     fleet: &Fleet<'_>,
     decision: &FleetDecision,
     (id, profile): (ProfileId, &ProfileName),
     pools: &[PoolName],
     usable: i64,
-) -> String {
+) -> (String, String) {
+    let alone = |why| (why, String::new());
     if pools.is_empty() {
-        return format!("no pool offers it: add {profile} to spec.profiles of a GpuPool");
+        return alone(format!("no pool offers it: add {profile} to spec.profiles of a GpuPool"));
     }
     let refused = pools.iter().find_map(|name| {
         let (pool, found) = (fleet.snapshot.pools.get(name)?, fleet.snapshot.profiles.get(profile)?);
         Some(format!("pool {name} does not offer it: {}", strategy::refusal(pool, found)?))
     });
     if let Some(refused) = refused.filter(|_| pools.len() == 1) {
-        return refused;
+        return alone(refused);
     }
     let names = pools.iter().map(PoolName::as_str).collect::<Vec<_>>().join(", ");
     let weak = pools
@@ -94,17 +96,20 @@ fn why(
     let able = fleet.classes().filter(|(_, _, options)| options.offer(id).is_some());
     let able: usize = able.map(|(_, class, _)| class.members.len()).sum();
     if able == 0 && !weak.is_empty() {
-        return weak.join("; ");
+        return alone(weak.join("; "));
     }
     if able == 0 {
-        return format!("pool {names} has no GPU that can be partitioned into it{away}: add nodes with such boards");
+        return alone(format!(
+            "pool {names} has no GPU that can be partitioned into it{away}: add nodes with such boards"
+        ));
     }
     let wanted = decision.objective.total(id);
     let help = remedy::remedy(fleet, decision, id).map(|h| format!(", or {h}")).unwrap_or_default();
-    format!(
+    let why = format!(
         "the {able} GPUs of pool {names} that can carry it{away} have room for {usable} in addition to the other guarantees, {wanted} are guaranteed in all: \
-         add GPUs, or lower a guarantee{help}"
-    )
+         add GPUs, or lower a guarantee"
+    );
+    (why, help)
 }
 
 /// A profile that does not exist, or that no board of the pool has.
