@@ -36,6 +36,8 @@ pub const INVALID_CONTEXT: Failure = Failure(201);
 pub const NOT_FOUND: Failure = Failure(500);
 /// `CUDA_ERROR_NOT_READY`.
 pub const NOT_READY: Failure = Failure(600);
+/// `CUDA_ERROR_ILLEGAL_ADDRESS`.
+pub const ILLEGAL_ADDRESS: Failure = Failure(700);
 /// `CUDA_ERROR_NOT_SUPPORTED`.
 pub const NOT_SUPPORTED: Failure = Failure(801);
 /// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`.

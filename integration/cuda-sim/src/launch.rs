@@ -1,17 +1,20 @@
-//! Kernels. One with the name `work` runs for as many nanoseconds as its first argument says, others for two microseconds.
+//! Kernels. One with the name `work` runs for as many nanoseconds as its first argument says, others for two microseconds; one with the name `wrong`
+//! accesses memory that does not exist.
 
 use std::ffi::{CStr, c_char, c_uint, c_void};
 
 use silicon::activity::Load;
 
 use crate::{
-    abi::{Failure, Handle, INVALID_HANDLE, INVALID_VALUE, get, put},
+    abi::{Failure, Handle, ILLEGAL_ADDRESS, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, UNKNOWN, get, put},
     graphs::Work,
     process::{Process, cuda, current, handle, number},
 };
 
 /// Nanoseconds of a kernel that says nothing about its duration.
 const DURATION: u64 = 2_000;
+/// Xid of a memory page fault (docs.nvidia.com/deploy/xid-errors).
+const PAGE_FAULT: u64 = 31;
 
 /// Blocks of a grid, or threads of a block, in each direction.
 type Size = [c_uint; 3];
@@ -58,9 +61,21 @@ impl Process {
         stream: Handle,
     ) -> Result<(), Failure> {
         let name = self.streams.functions.get(&number(function)).ok_or(INVALID_HANDLE)?;
+        if name == "wrong" {
+            return self.page_fault();
+        }
         let duration = if name == "work" { get(get(arguments)?)? } else { DURATION };
         let load = self.engine()?.load(duration, product(grid), product(block));
         self.run(number(stream), load)
+    }
+
+    /// The driver reports a fault of the device. A launch may return an error of the kernel, and so no state of the context is kept for it.
+    fn page_fault(&self) -> Result<(), Failure> {
+        let device = self.devices.get(self.current_device()?).ok_or(INVALID_DEVICE)?;
+        let (gpu, instance) = (device.identity.gpu, device.identity.instance.map(|(gi, _)| gi));
+        let raised = self.store.change(|machine, _| machine.raise_xid(gpu, instance, PAGE_FAULT));
+        raised.map_err(|_| UNKNOWN)?;
+        Err(ILLEGAL_ADDRESS)
     }
 }
 

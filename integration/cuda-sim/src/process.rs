@@ -324,8 +324,9 @@ fn settle(store: &Store, device: &mut DeviceState) -> Result<(), Failure> {
             attached.map(|attachment| device.attachment = Some(attachment))
         }
     };
-    let limit = std::env::var("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT").ok().filter(|_| device.server.is_some());
-    let limited = limit.as_deref().and_then(mps::memory_limit).is_some_and(|limit| device.large + device.small > limit);
+    let variable = std::env::var("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT").ok();
+    let limit = device.server.as_ref().and_then(|server| server.memory(variable.as_deref()));
+    let limited = limit.is_some_and(|limit| device.large + device.small > limit);
     match answer {
         Ok(()) if limited => Err(OUT_OF_MEMORY),
         Ok(()) => Ok(()),

@@ -11,7 +11,7 @@ pub const CLIENT: &str = "client";
 /// NVML's `NVML_COMPUTEMODE_EXCLUSIVE_PROCESS`.
 pub const EXCLUSIVE_PROCESS: u32 = 3;
 
-/// First word of the daemon's answer to a client; its default percentage of threads follows.
+/// First word of the daemon's answer to a client; its default percentage of threads follows, and its default limit of memory if there is one.
 pub const CONNECTED: &str = "connected";
 /// Variable with the percentage of threads of a client.
 pub const THREADS_VARIABLE: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
@@ -21,6 +21,8 @@ pub struct Connection {
     stream: UnixStream,
     /// Default percentage of threads.
     threads: u32,
+    /// Default limit of memory, in bytes.
+    memory: Option<u64>,
 }
 
 impl Connection {
@@ -30,13 +32,20 @@ impl Connection {
         writeln!(stream, "{CLIENT}")?;
         let mut answer = String::new();
         BufReader::new(stream.try_clone()?).read_line(&mut answer)?;
-        let threads = answer.trim().strip_prefix(CONNECTED).ok_or(io::ErrorKind::ConnectionRefused)?;
-        Ok(Self { stream, threads: percentage(threads).unwrap_or(100) })
+        let mut defaults =
+            answer.trim().strip_prefix(CONNECTED).ok_or(io::ErrorKind::ConnectionRefused)?.split_whitespace();
+        let threads = defaults.next().and_then(percentage).unwrap_or(100);
+        Ok(Self { stream, threads, memory: defaults.next().and_then(bytes) })
     }
 
     /// Percentage of the GPU's threads that a client may use whose variable has this value: a client asks for no more than the default of its daemon.
     pub fn threads(&self, variable: Option<&str>) -> u32 {
         variable.and_then(percentage).unwrap_or(100).min(self.threads)
+    }
+
+    /// Bytes that a client may allocate whose variable has this value: no more than the default of its daemon, as an H200 with driver 580 was found to do.
+    pub fn memory(&self, variable: Option<&str>) -> Option<u64> {
+        variable.and_then(memory_limit).into_iter().chain(self.memory).min()
     }
 
     /// Returns when the server has ended.
@@ -54,10 +63,14 @@ fn percentage(text: &str) -> Option<u32> {
 
 /// Bytes that `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT` such as `0=1024M,1=2G` permits on device 0.
 pub fn memory_limit(variable: &str) -> Option<u64> {
-    let limit = variable.split(',').find_map(|part| part.trim().strip_prefix("0="))?;
-    let (number, shift) = match limit.strip_suffix('M') {
+    variable.split(',').find_map(|part| part.trim().strip_prefix("0=")).and_then(bytes)
+}
+
+/// Bytes of an amount such as `1024M`.
+fn bytes(amount: &str) -> Option<u64> {
+    let (number, shift) = match amount.strip_suffix('M') {
         Some(number) => (number, 20),
-        None => (limit.strip_suffix('G')?, 30),
+        None => (amount.strip_suffix('G')?, 30),
     };
     number.parse::<u64>().ok()?.checked_mul(1 << shift)
 }

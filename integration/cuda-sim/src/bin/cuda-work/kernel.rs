@@ -40,6 +40,20 @@ done:
 }
 \0";
 
+/// Writes to an address at which no memory is.
+const WRONG: &str = "
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry wrong()
+{
+    .reg .u64 %a;
+    mov.u64 %a, 0x7f0000000000;
+    st.global.u64 [%a], %a;
+    ret;
+}
+\0";
+
 /// Blocks of a launch if nothing else is wanted, and threads of a block: they fill the largest GPU, so that kernels of several streams do not run at the same time.
 pub const BLOCKS: c_uint = 512;
 const THREADS: c_uint = 1024;
@@ -152,4 +166,21 @@ impl<'l> Kernel<'l> {
     pub fn launch_graph(&self, graph: Handle, stream: Handle) -> Result<(), Failed> {
         cuda!(self.cuda, cuGraphLaunch(graph => Handle, stream => Handle))
     }
+}
+
+/// Runs the kernel that writes where no memory is, and prints the code that CUDA answers when the program waits for it.
+pub fn fault(cuda: &Library) -> Result<(), Failed> {
+    let (mut module, mut function): (Handle, Handle) = (null_mut(), null_mut());
+    cuda!(cuda, cuModuleLoadData(&raw mut module => *mut Handle, WRONG.as_ptr().cast() => *const c_void))?;
+    let name = c"wrong".as_ptr();
+    cuda!(cuda, cuModuleGetFunction(&raw mut function => *mut Handle, module => Handle, name => *const c_char))?;
+    let (one, none): (c_uint, Handle) = (1, null_mut());
+    let launched = cuda!(cuda, cuLaunchKernel(
+        function => Handle, one => c_uint, one => c_uint, one => c_uint, one => c_uint, one => c_uint, one => c_uint,
+        0 => c_uint, none => Handle, null_mut() => *mut *mut u64, null_mut() => *mut Handle,
+    ));
+    // either may return the error of the kernel
+    let ended = launched.and_then(|()| cuda!(cuda, cuCtxSynchronize()));
+    println!("code={}", ended.map_or_else(|Failed(_, code)| code, |()| 0));
+    Ok(())
 }

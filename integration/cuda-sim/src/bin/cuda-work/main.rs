@@ -83,6 +83,8 @@ enum Command {
     Search(residue::Search),
     /// Launches kernels, and prints for which part of the time they ran.
     Launch(launch::Launch),
+    /// Runs a kernel that writes to memory that does not exist, and prints the code of CUDA.
+    Fault,
     /// Calls something many times, and prints nanoseconds of a call.
     Time(time::Time),
 }
@@ -136,6 +138,7 @@ fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
         (Command::Leave(wanted), Ok(())) => residue::leave(&cuda, &wanted),
         (Command::Search(wanted), Ok(())) => residue::search(&cuda, &wanted),
         (Command::Launch(wanted), Ok(())) => Ok(launch::run(&cuda, &wanted)?),
+        (Command::Fault, Ok(())) => Ok(kernel::fault(&cuda)?),
         (Command::Time(wanted), Ok(())) => Ok(time::run(&cuda, wanted)?),
     }
 }

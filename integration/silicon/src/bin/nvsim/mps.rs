@@ -138,13 +138,14 @@ fn serve(mut stream: UnixStream, state: &Mutex<State>) -> io::Result<()> {
 /// A client stays connected while it uses the GPU.
 fn client(mut stream: UnixStream, state: &Mutex<State>) -> io::Result<()> {
     let peer = getsockopt(&stream, PeerCredentials)?;
-    let threads = {
+    let defaults = {
         let mut state = lock(state);
         state.start_server(peer.uid())?;
         state.clients.insert(peer.pid(), stream.try_clone()?);
-        state.threads().to_owned()
+        // the daemon sees one GPU, which CUDA numbers 0
+        format!("{} {}", state.threads(), state.memory.get("0").map_or("", String::as_str))
     };
-    writeln!(stream, "{CONNECTED} {threads}")?;
+    writeln!(stream, "{CONNECTED} {defaults}")?;
     let _ = stream.read(&mut [0; 1]);
     lock(state).clients.remove(&peer.pid());
     Ok(())
