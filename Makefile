@@ -71,9 +71,9 @@ bench: prerequisites tools peer-tools ## measurements, each next to a baseline o
 	$(CARGO) run $(LOCKED) -q --release --bin bench -- $(BENCH)
 endif
 
-gpu-test: ## the limits of memory and compute on this machine's GPU 0; PYTHON=/path/to/python3 has PyTorch
+gpu-test: ## what the agent reads, limits of memory and compute, and MPS on this machine's GPU 0; PYTHON=/path/to/python3 has PyTorch
 	$(CARGO) build $(LOCKED) --release -p gpu-test -p cuda-sim -p gputenancy-shim -p gputenancy-nvml-view
-	$(SUDO) target/release/gpu-test --shim target/release/libgputenancy_cuda.so --view target/release/libgputenancy_nvml_view.so --work target/release/cuda-work $(if $(PYTHON),--python $(PYTHON))
+	$(SUDO) target/release/gpu-test --shim target/release/libgputenancy_cuda.so --view target/release/libgputenancy_nvml_view.so --work target/release/cuda-work --driver-root $(or $(DRIVER_ROOT),/) $(if $(PYTHON),--python $(PYTHON))
 
 down: ## stop all labs and remove their files
 	@if [ -x $(LAB) ]; then $(SUDO) $(LAB) down --all; else echo "no lab has been built here"; fi

@@ -14,8 +14,8 @@ use super::{
     policy::reopens_library,
 };
 
-/// Memory that an idle MIG instance or GPU may use. Chosen, and not measured on a physical GPU: well above the few MiB that `nvidia-smi` shows
-/// of an idle one, and below the memory of one CUDA context.
+/// Memory that an idle MIG instance or GPU may use: below the memory of one CUDA context, and well above the few MiB that `nvidia-smi` shows of an idle
+/// instance. An idle H100 and H200 use none beyond the reserved (docs/development/gpu-results.md).
 const IDLE_MIB: u64 = 128;
 
 /// What outlives an open library: a lost GPU keeps its name, and a fault holds until a reset.

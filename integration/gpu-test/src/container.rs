@@ -2,7 +2,8 @@
 
 use std::{
     ffi::{CStr, OsStr, c_void},
-    fs, io,
+    fs,
+    io::{self, BufRead as _, BufReader},
     os::unix::{ffi::OsStrExt, fs::PermissionsExt},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -29,6 +30,8 @@ pub struct Container {
     view: Option<(PathBuf, PathBuf)>,
     pub smi: PathBuf,
     pub python: Option<PathBuf>,
+    /// Folder of the driver's files.
+    pub driver_root: PathBuf,
     pub millis: u64,
     pub gpu: Gpu,
     pub uuid: String,
@@ -65,6 +68,7 @@ impl Container {
             view,
             smi: arguments.smi.clone(),
             python: arguments.python.clone(),
+            driver_root: arguments.driver_root.clone(),
             millis: arguments.millis,
             folder,
             gpu,
@@ -148,6 +152,15 @@ pub fn end(child: Child) -> io::Result<Output> {
     let ok = output.status.success();
     let text = if ok { output.stdout } else { [output.stdout, output.stderr].concat() };
     Ok(Output { ok, text: String::from_utf8_lossy(&text).into_owned() })
+}
+
+/// Waits for the line that a program prints when it holds its memory.
+pub fn first_line(child: &mut Child) -> io::Result<String> {
+    let mut line = String::new();
+    if let Some(output) = child.stdout.as_mut() {
+        BufReader::new(output).read_line(&mut line)?;
+    }
+    Ok(line)
 }
 
 impl Output {

@@ -30,6 +30,9 @@ struct Arguments {
     /// The driver's NVML library.
     #[arg(long, default_value = "libnvidia-ml.so.1")]
     nvml: String,
+    /// The folder that has the driver's libraries in `lib64` or another usual folder, as the agent gets it.
+    #[arg(long, default_value = "/")]
+    driver_root: PathBuf,
     /// The library over NVML; without it `nvidia-smi` is not checked.
     #[arg(long)]
     view: Option<PathBuf>,

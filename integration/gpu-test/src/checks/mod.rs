@@ -1,8 +1,11 @@
 //! The checks, in the order in which they run.
 
+mod agent;
 mod memory;
+mod mps;
 mod pace;
 mod processes;
+mod residue;
 mod routing;
 mod timing;
 mod torch;
@@ -22,6 +25,9 @@ pub const ALL: &[(&str, Check)] = &[
     ("memory", memory::families),
     ("processes", processes::check),
     ("view", view::check),
+    ("agent", agent::check),
+    ("residue", residue::check),
+    ("mps", mps::check),
     ("timing", timing::check),
     ("pace", pace::check),
     ("torch", torch::check),

