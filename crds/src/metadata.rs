@@ -1,19 +1,23 @@
 //! Metadata without managed fields, of objects that users may write.
 //!
-//! A user writes any time into the managed fields of an own object. The API server serves a year beyond 9999, which no parser of RFC 3339
-//! reads: one such object would end each list and watch of its kind. Nothing here reads managed fields.
+//! A user writes any time and any tree of fields into the managed fields of an own object. The API server serves a year beyond 9999, which no parser of RFC
+//! 3339 reads, and trees that are deeper than parsers go or take a hundred times their text in memory: one such object would fail each list of its kind, and
+//! hold up each watch. Of managed fields only the managers' names are read; the rest is skipped before anything is built from it.
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::{borrow::Cow, collections::BTreeMap, fmt, marker::PhantomData};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, OwnerReference, Time};
 use kube::{Resource, core::ObjectMeta};
 use serde::{
     Deserialize, Deserializer,
-    de::{DeserializeOwned, Error as _},
+    de::{
+        DeserializeOwned, DeserializeSeed, Error as _, IntoDeserializer as _, MapAccess, Visitor,
+        value::MapAccessDeserializer,
+    },
 };
 use serde_json::Value;
 
-/// All fields but managed fields; their times are written by the API server alone.
+/// All fields; their times are written by the API server alone.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct Read {
@@ -25,6 +29,7 @@ struct Read {
     generate_name: Option<String>,
     generation: Option<i64>,
     labels: Option<BTreeMap<String, String>>,
+    managed_fields: Option<Vec<Manager>>,
     name: Option<String>,
     namespace: Option<String>,
     owner_references: Option<Vec<OwnerReference>>,
@@ -32,11 +37,23 @@ struct Read {
     uid: Option<String>,
 }
 
+/// Who has written fields.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Manager {
+    manager: Option<String>,
+}
+
 /// Reads metadata without managed fields.
 ///
 /// # Errors
 /// Another field cannot be read.
 pub fn read<'de, D: Deserializer<'de>>(from: D) -> Result<ObjectMeta, D::Error> {
+    Ok(ObjectMeta { managed_fields: None, ..with_managers(from)? })
+}
+
+/// Reads metadata with the names of managers.
+fn with_managers<'de, D: Deserializer<'de>>(from: D) -> Result<ObjectMeta, D::Error> {
     let Read {
         annotations,
         creation_timestamp,
@@ -46,12 +63,14 @@ pub fn read<'de, D: Deserializer<'de>>(from: D) -> Result<ObjectMeta, D::Error> 
         generate_name,
         generation,
         labels,
+        managed_fields,
         name,
         namespace,
         owner_references,
         resource_version,
         uid,
     } = Read::deserialize(from)?;
+    let named = |Manager { manager }| ManagedFieldsEntry { manager, ..ManagedFieldsEntry::default() };
     Ok(ObjectMeta {
         annotations,
         creation_timestamp,
@@ -61,7 +80,7 @@ pub fn read<'de, D: Deserializer<'de>>(from: D) -> Result<ObjectMeta, D::Error> 
         generate_name,
         generation,
         labels,
-        managed_fields: None,
+        managed_fields: managed_fields.map(|all| all.into_iter().map(named).collect()),
         name,
         namespace,
         owner_references,
@@ -80,19 +99,60 @@ pub fn time<'de, D: Deserializer<'de>, T: DeserializeOwned>(from: D) -> Result<O
     Ok(text.and_then(|text| serde_json::from_value(Value::String(text)).ok()))
 }
 
-/// An object of a type with all fields, read without its managed fields.
+/// An object of a type with all fields; of its managed fields only the managers' names.
 #[derive(Clone, Debug)]
 pub struct Unmanaged<K>(pub K);
 
-impl<'de, K: DeserializeOwned> Deserialize<'de> for Unmanaged<K> {
+impl<'de, K: Deserialize<'de>> Deserialize<'de> for Unmanaged<K> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let mut object = Value::deserialize(from)?;
-        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-            metadata.remove("managedFields");
-        }
-        serde_json::from_value(object).map(Self).map_err(D::Error::custom)
+        from.deserialize_map(Whole(PhantomData)).map(Self)
     }
 }
+
+/// An object whose metadata is read on the way; nothing else is kept twice.
+struct Whole<K>(PhantomData<K>);
+
+impl<'de, K: Deserialize<'de>> Visitor<'de> for Whole<K> {
+    type Value = K;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, from: A) -> Result<K, A::Error> {
+        K::deserialize(MapAccessDeserializer::new(Fields { from, is_metadata: false }))
+    }
+}
+
+/// The fields of an object.
+struct Fields<A> {
+    from: A,
+    /// The latest key was that of the metadata.
+    is_metadata: bool,
+}
+
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for Fields<A> {
+    type Error = A::Error;
+
+    fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, A::Error> {
+        let Some(key) = self.from.next_key::<String>()? else { return Ok(None) };
+        self.is_metadata = key == "metadata";
+        seed.deserialize(key.into_deserializer()).map(Some)
+    }
+
+    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, A::Error> {
+        if !self.is_metadata {
+            return self.from.next_value_seed(seed);
+        }
+        let Managed(metadata) = self.from.next_value()?;
+        let metadata = serde_json::to_value(metadata).map_err(A::Error::custom)?;
+        seed.deserialize(metadata).map_err(A::Error::custom)
+    }
+}
+
+/// Metadata with the names of managers.
+#[derive(Deserialize)]
+struct Managed(#[serde(deserialize_with = "with_managers")] ObjectMeta);
 
 impl<K: Resource> Resource for Unmanaged<K> {
     type DynamicType = K::DynamicType;
@@ -150,9 +210,22 @@ mod tests {
         given["managedFields"] = json!([{"manager": "x", "operation": "Apply", "time": BEYOND}]);
         assert!(serde_json::from_value::<ObjectMeta>(given.clone()).is_err(), "no parser reads the year");
         assert_eq!(read(given.clone()).unwrap(), expected);
-        let pod =
+        let mut pod =
             serde_json::from_value::<Unmanaged<Pod>>(json!({"metadata": given, "spec": {"containers": []}})).unwrap();
+        let managers = pod.meta_mut().managed_fields.take().unwrap();
+        assert_eq!(managers.iter().filter_map(|entry| entry.manager.as_deref()).collect::<Vec<_>>(), ["x"]);
         assert_eq!((pod.meta(), pod.0.spec.is_some()), (&expected, true));
+    }
+
+    #[test]
+    fn fields_of_any_depth_are_skipped() {
+        let (open, close) = (r#"{"f:":"#.repeat(5_000), "}".repeat(5_000));
+        let managed = format!(r#"[{{"manager": "x", "fieldsV1": {open}{{}}{close}}}]"#);
+        let text =
+            format!(r#"{{"metadata": {{"name": "p", "managedFields": {managed}}}, "spec": {{"containers": []}}}}"#);
+        assert!(serde_json::from_str::<Pod>(&text).is_err(), "no parser goes as deep");
+        let pod = serde_json::from_str::<Unmanaged<Pod>>(&text).unwrap();
+        assert_eq!(pod.meta().name.as_deref(), Some("p"));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 #[resource(inherit = Pod)]
 pub struct PodRecord {
     /// Name, namespace, uid, controller, our annotations, labels that budgets select by.
+    #[serde(deserialize_with = "gputenancy_crds::metadata::read")]
     pub metadata: ObjectMeta,
     /// Node, requests, grace.
     #[serde(default)]
@@ -48,6 +49,7 @@ pub struct PodRecordSpec {
 #[resource(inherit = PodDisruptionBudget)]
 pub struct BudgetRecord {
     /// Name and namespace.
+    #[serde(deserialize_with = "gputenancy_crds::metadata::read")]
     pub metadata: ObjectMeta,
     /// Selected pods.
     #[serde(default)]

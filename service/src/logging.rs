@@ -9,7 +9,7 @@ use tracing_subscriber::{EnvFilter, filter::ParseError};
 #[derive(Args, Clone, Debug)]
 pub struct LogArgs {
     /// What is logged, in the syntax of tracing's `EnvFilter`.
-    #[arg(long, env = "LOG", default_value = "info,kube=warn,kube_client::client::builder=off")]
+    #[arg(long, env = "LOG", default_value = "info,kube=warn,kube_client::client=off")]
     pub log: String,
     /// Format of the log.
     #[arg(long, env = "LOG_FORMAT", value_enum, default_value_t = LogFormat::Json)]

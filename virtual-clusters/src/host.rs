@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
-use gputenancy_crds::names as labels;
+use gputenancy_crds::{metadata::Unmanaged, names as labels};
 use k8s_openapi::api::{
     core::v1::{PersistentVolumeClaim, Pod, Secret, Service},
     rbac::v1::RoleBinding,
@@ -57,6 +57,11 @@ impl Host {
     }
 
     fn api(&self, kind: Kind) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), &self.namespace, &kind.resource())
+    }
+
+    /// To read objects, which a team may have written.
+    fn reader(&self, kind: Kind) -> Api<Unmanaged<DynamicObject>> {
         Api::namespaced_with(self.client.clone(), &self.namespace, &kind.resource())
     }
 
@@ -116,7 +121,7 @@ impl Host {
     async fn named(&self, keep: impl Fn(&DynamicObject) -> bool) -> kube::Result<Vec<Live>> {
         let mut all = Vec::new();
         for kind in KINDS.into_iter().filter(|kind| kind.is_workload()) {
-            let found = self.api(kind).get_opt(&self.tenant).await?;
+            let found = self.reader(kind).get_opt(&self.tenant).await?.map(|Unmanaged(object)| object);
             all.extend(found.filter(&keep).map(|object| live(kind, object)));
         }
         Ok(all)
@@ -143,7 +148,7 @@ impl Host {
         read.await?;
         let mut all = Vec::new();
         for name in &found {
-            all.extend(api.get_opt(name).await?.map(|object| live(kind, object)));
+            all.extend(self.reader(kind).get_opt(name).await?.map(|Unmanaged(object)| live(kind, object)));
         }
         Ok(all)
     }
@@ -186,14 +191,15 @@ impl Host {
     /// The tenant for which the operator has given this program its rights here. Another tenant may list the same namespace, and would use the
     /// rights of the first.
     pub async fn tenant(&self) -> kube::Result<Option<String>> {
-        let api: Api<RoleBinding> = Api::namespaced(self.client.clone(), &self.namespace);
+        let api: Api<Unmanaged<RoleBinding>> = Api::namespaced(self.client.clone(), &self.namespace);
         let binding = api.get_opt(names::BINDING).await?;
-        Ok(binding.and_then(|b| b.metadata.labels?.remove(labels::TENANT_LABEL)))
+        Ok(binding.and_then(|Unmanaged(b)| b.metadata.labels?.remove(labels::TENANT_LABEL)))
     }
 
     /// A Service of the namespace.
     pub async fn service(&self, name: &str) -> kube::Result<Option<Service>> {
-        Api::namespaced(self.client.clone(), &self.namespace).get_opt(name).await
+        let api: Api<Unmanaged<Service>> = Api::namespaced(self.client.clone(), &self.namespace);
+        Ok(api.get_opt(name).await?.map(|Unmanaged(service)| service))
     }
 
     /// Deletes an object, if it exists.

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt as _;
-use gputenancy_crds::GpuTenant;
+use gputenancy_crds::{GpuTenant, metadata::Unmanaged};
 use gputenancy_service::{
     endpoints::{self, Probes},
     events::Publisher,
@@ -74,7 +74,7 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     let context = Arc::new(Context::new(client.clone(), publisher, (charts, values), standard, helm, offer, metrics));
     let known = context.clone();
     // a tenant that cannot be read must not end the watch of the others
-    let tenants = Api::<DeserializeGuard<GpuTenant>>::all(client);
+    let tenants = Api::<Unmanaged<DeserializeGuard<GpuTenant>>>::all(client);
     let controller = Controller::new(tenants, watcher::Config::default().streaming_lists())
         .with_config(kube::runtime::controller::Config::default().concurrency(concurrency))
         .graceful_shutdown_on(stop.clone().cancelled_owned())
@@ -93,7 +93,8 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     if stop.is_cancelled() { Ok(()) } else { Err(RunError::Ended) }
 }
 
-async fn one(guarded: Arc<DeserializeGuard<GpuTenant>>, context: Arc<Context>) -> kube::Result<Action> {
+async fn one(guarded: Arc<Unmanaged<DeserializeGuard<GpuTenant>>>, context: Arc<Context>) -> kube::Result<Action> {
+    let Unmanaged(guarded) = guarded.as_ref();
     let after = match &guarded.0 {
         Ok(tenant) => reconcile(tenant, &context).await?,
         Err(unreadable) => {
@@ -110,7 +111,7 @@ async fn one(guarded: Arc<DeserializeGuard<GpuTenant>>, context: Arc<Context>) -
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "kube's Controller passes it so")]
-fn on_error(tenant: Arc<DeserializeGuard<GpuTenant>>, error: &kube::Error, _: Arc<Context>) -> Action {
+fn on_error(tenant: Arc<Unmanaged<DeserializeGuard<GpuTenant>>>, error: &kube::Error, _: Arc<Context>) -> Action {
     // another write came first: the watch delivers it
     let conflict = matches!(error, kube::Error::Api(status) if status.is_conflict());
     if !conflict {

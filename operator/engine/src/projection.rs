@@ -368,7 +368,7 @@ pub fn project_namespace(namespace: &mut SlimNamespace) {
 
 /// Longest annotation of a pod that is kept, in bytes: tenants write annotations.
 const LONGEST_ANNOTATION: usize = 4096;
-/// Most extended resources of one pod's containers that are kept.
+/// Most extended resources of one pod's containers that are kept, of GPUs and of others.
 const MOST_RESOURCES: usize = 16;
 /// Longest text of a reference to an owner that is kept, in bytes: the API server bounds none. A DNS name with a slash and a label is shorter.
 const LONGEST_REFERENCE: usize = 320;
@@ -410,12 +410,18 @@ pub fn project_pod(pod: &mut SlimPod) {
         pod.metadata.annotations.get_or_insert_default().extend(annotations);
     }
     pod.metadata.labels = (!kept.is_empty()).then_some(kept);
-    let mut left = MOST_RESOURCES;
+    let (mut gpus, mut others) = (MOST_RESOURCES, MOST_RESOURCES);
     for container in pod.spec.containers.iter_mut().chain(&mut pod.spec.init_containers) {
         let requests = std::mem::take(&mut container.resources.requests);
         let devices = requests.into_iter().filter(|(resource, amount)| resource.contains('/') && amount.0 != "0");
-        container.resources.requests = devices.take(left).collect();
-        left -= container.resources.requests.len();
+        let fits = |(resource, _): &(String, Quantity)| {
+            let is_gpu = resource.starts_with("nvidia.com/") || resource.starts_with("gputenancy.io/");
+            let left = if is_gpu { &mut gpus } else { &mut others };
+            let fits = *left > 0;
+            *left = left.saturating_sub(1);
+            fits
+        };
+        container.resources.requests = devices.filter(fits).collect();
     }
     if pod.spec.containers.iter().chain(&pod.spec.init_containers).all(|c| c.resources.requests.is_empty()) {
         pod.status.start_time = None;
@@ -527,6 +533,6 @@ mod tests {
         assert_eq!((owners, &meta.finalizers), (vec!["B"], &None));
         let [first, second] = pod.spec.containers.as_slice() else { panic!("two containers") };
         assert_eq!(first.resources.requests.keys().collect::<Vec<_>>(), ["nvidia.com/mig-1g.10gb"]);
-        assert_eq!(second.resources.requests.len(), MOST_RESOURCES - 1);
+        assert_eq!(second.resources.requests.len(), MOST_RESOURCES);
     }
 }

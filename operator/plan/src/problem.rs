@@ -275,7 +275,9 @@ impl Problem {
             return own.to_string();
         }
         let pools = pools.iter().map(PoolName::as_str).collect::<Vec<_>>().join(", ");
-        format!("{own}; status.unsatisfied of GpuPool {pools} names pods that could be moved")
+        format!(
+            "{own}; the platform's administrators see in status.unsatisfied of GpuPool {pools} which pods could be moved"
+        )
     }
 
     /// Whether it concerns this pool.

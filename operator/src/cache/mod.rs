@@ -222,7 +222,7 @@ where
         + Sync
         + 'static,
 {
-    let keep = |guarded: DeserializeGuard<K>| match guarded.0 {
+    let keep = |Unmanaged(guarded): Unmanaged<DeserializeGuard<K>>| match guarded.0 {
         Ok(object) => projected(object),
         Err(error) => {
             let name = error.metadata.name.as_deref().unwrap_or_default();
@@ -236,7 +236,7 @@ where
 fn tenants(client: &Client, triggers: &Triggers) -> reflector::Store<GpuTenant> {
     let (store, writer) = reflector::store();
     let triggers = triggers.clone();
-    let api = Api::<DeserializeGuard<GpuTenant>>::all(client.clone());
+    let api = Api::<Unmanaged<DeserializeGuard<GpuTenant>>>::all(client.clone());
     let events = watcher(api, watcher::Config::default().streaming_lists()).backoff(watch::backoff());
     let events = events.map_ok(valid_tenant).reflect(writer);
     tokio::spawn(async move {
@@ -261,7 +261,7 @@ fn tenants(client: &Client, triggers: &Triggers) -> reflector::Store<GpuTenant> 
 }
 
 /// A tenant that does not match its schema counts as absent.
-fn valid_tenant(event: watcher::Event<DeserializeGuard<GpuTenant>>) -> watcher::Event<GpuTenant> {
+fn valid_tenant(event: watcher::Event<Unmanaged<DeserializeGuard<GpuTenant>>>) -> watcher::Event<GpuTenant> {
     use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
     let (guarded, wrap): (_, fn(GpuTenant) -> watcher::Event<GpuTenant>) = match event {
         Apply(guarded) => (guarded, Apply),
@@ -270,6 +270,7 @@ fn valid_tenant(event: watcher::Event<DeserializeGuard<GpuTenant>>) -> watcher::
         Init => return Init,
         InitDone => return InitDone,
     };
+    let Unmanaged(guarded) = guarded;
     match guarded.0 {
         Ok(mut tenant) => {
             strip_metadata(&mut tenant);
@@ -345,9 +346,11 @@ mod tests {
 
     #[test]
     fn tenant_that_does_not_match_its_schema_counts_as_deleted() {
-        let tenant = |gpus| -> DeserializeGuard<GpuTenant> {
+        let tenant = |gpus| -> Unmanaged<DeserializeGuard<GpuTenant>> {
             serde_json::from_value(json!({
-                "apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuTenant", "metadata": {"name": "team-a", "resourceVersion": "7"},
+                "apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuTenant", "metadata": {
+                    "name": "team-a", "resourceVersion": "7", "managedFields": [{"manager": "x", "time": "10000-01-01T23:58:59Z"}],
+                },
                 "spec": {"namespaces": [{"name": "team-a"}], "gpus": gpus},
             }))
             .unwrap()

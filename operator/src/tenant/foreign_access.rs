@@ -2,6 +2,7 @@
 
 use std::fmt::{Debug, Write as _};
 
+use gputenancy_crds::metadata::Unmanaged;
 use k8s_openapi::{
     api::{
         networking::v1::{NetworkPolicy, NetworkPolicySpec},
@@ -71,8 +72,8 @@ pub struct Access {
 /// The role bindings, and the network policies that open something, of a namespace; none of the tenant's own.
 pub async fn list(client: Client, tenant: &str, namespace: &str) -> Result<Vec<Access>, kube::Error> {
     let (bindings, policies) = (
-        Api::<RoleBinding>::namespaced(client.clone(), namespace),
-        Api::<NetworkPolicy>::namespaced(client, namespace),
+        Api::<Unmanaged<RoleBinding>>::namespaced(client.clone(), namespace),
+        Api::<Unmanaged<NetworkPolicy>>::namespaced(client, namespace),
     );
     let mut found = pages(&bindings, |page| foreign(tenant, page, &[])).await?;
     found.extend(pages(&policies, |page| foreign(tenant, &[], page)).await?);
@@ -80,14 +81,15 @@ pub async fn list(client: Client, tenant: &str, namespace: &str) -> Result<Vec<A
 }
 
 /// Reads a few objects at a time: a team chooses the number and the size of its objects. What is beyond the last page is not named.
-async fn pages<K>(api: &Api<K>, foreign: impl Fn(&[K]) -> Vec<Access>) -> Result<Vec<Access>, kube::Error>
+async fn pages<K>(api: &Api<Unmanaged<K>>, foreign: impl Fn(&[K]) -> Vec<Access>) -> Result<Vec<Access>, kube::Error>
 where
     K: Clone + Debug + DeserializeOwned,
 {
     let (mut found, mut page) = (Vec::new(), ListParams::default().limit(PAGE));
     for _ in 0..MOST_PAGES {
         let list = api.list(&page).await?;
-        found.extend(foreign(&list.items));
+        let items: Vec<K> = list.items.into_iter().map(|Unmanaged(object)| object).collect();
+        found.extend(foreign(&items));
         match list.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => page = page.continue_token(&token),
             None => break,

@@ -90,6 +90,10 @@ impl Wake {
             Err(kube::Error::Api(status)) if status.is_forbidden() || status.code == 422 => {
                 tracing::warn!(controller = %target, namespace, error = %status, "cannot wake a controller");
             }
+            // written; the answer has what its team wrote into it, such as a time that no parser reads
+            Err(kube::Error::SerdeError(error)) => {
+                tracing::debug!(controller = %target, namespace, %error, "answer not read");
+            }
             Err(error) => return Err(failed(format!("waking {target} of namespace {namespace}"))(error)),
         }
         Ok(())

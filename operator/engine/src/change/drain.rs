@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{duration::stamp, mig_manager::Shape};
 
-/// Most devices, and most processes of a device, that a message names: an agent reports them without limit.
+/// Most pods and processes that a message names, and most processes of a device: an agent reports them without limit.
 const MOST_NAMED: usize = 16;
 /// Longest message about what holds up a change, in characters.
 const LONGEST_MESSAGE: usize = 4096;
@@ -287,7 +287,7 @@ fn protection_end(ctx: &ChangeContext<'_>, pod: &PodFacts) -> Timestamp {
 /// Every pod and process that the change waits for.
 fn blockers(ctx: &ChangeContext<'_>, removed: &[Device<'_>]) -> String {
     let mut blockers = Vec::new();
-    for device in removed.iter().take(MOST_NAMED) {
+    for device in removed {
         let place = device.place();
         if let Some((pod, facts)) = ctx.owner(device) {
             blockers.push(owner_state(ctx, &pod, facts, &place));
@@ -305,6 +305,11 @@ fn blockers(ctx: &ChangeContext<'_>, removed: &[Device<'_>]) -> String {
     blockers.dedup();
     if blockers.is_empty() {
         return "waiting for the agent".to_owned();
+    }
+    let more = blockers.len().saturating_sub(MOST_NAMED);
+    blockers.truncate(MOST_NAMED);
+    if more > 0 {
+        blockers.push(format!("and {more} more"));
     }
     blockers.join("; ").chars().take(LONGEST_MESSAGE).collect()
 }

@@ -9,8 +9,16 @@ use crate::{
 /// Most classes that are considered.
 const CLASSES: usize = 64;
 
-/// What would help against the shortage of a profile, as the end of a sentence.
-pub(super) fn remedy(fleet: &Fleet<'_>, decision: &FleetDecision, profile: ProfileId) -> Option<String> {
+/// What would help against the shortage of a profile.
+pub(super) struct Remedy {
+    /// The pods to move.
+    pub moves: Option<String>,
+    /// The field to set.
+    pub field: Option<String>,
+}
+
+/// What would help against the shortage of a profile, each as the end of a sentence.
+pub(super) fn remedy(fleet: &Fleet<'_>, decision: &FleetDecision, profile: ProfileId) -> Remedy {
     let unchanged =
         fleet.classes().filter(|(id, class, _)| class.rule == Rule::Demand && !decision.shares.contains_key(id));
     let starts = unchanged.filter_map(|(_, class, options)| {
@@ -31,10 +39,7 @@ pub(super) fn remedy(fleet: &Fleet<'_>, decision: &FleetDecision, profile: Profi
             kept.join(", ")
         )
     });
-    match (eviction, kept) {
-        (Some(eviction), Some(kept)) => Some(format!("{eviction}, or {kept}")),
-        (eviction, kept) => eviction.or(kept),
-    }
+    Remedy { moves: eviction, field: kept }
 }
 
 /// Devices in use that cover some of these memory slices.

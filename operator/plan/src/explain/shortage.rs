@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 
 use gputenancy_crds::names;
 
-use super::{enforcement, remedy};
+use super::{
+    enforcement,
+    remedy::{self, Remedy},
+};
 use crate::{
     board::Shape,
     fleet::{BoardOptions, Fleet, GpuClass, ProfileId},
@@ -104,10 +107,12 @@ fn why(
         ));
     }
     let wanted = decision.objective.total(id);
-    let help = remedy::remedy(fleet, decision, id).map(|h| format!(", or {h}")).unwrap_or_default();
+    let Remedy { moves, field } = remedy::remedy(fleet, decision, id);
+    let or = |remedy: Option<String>| remedy.map(|remedy| format!(", or {remedy}")).unwrap_or_default();
+    let (help, field) = (or(moves), or(field));
     let why = format!(
         "the {able} GPUs of pool {names} that can carry it{away} have room for {usable} in addition to the other guarantees, {wanted} are guaranteed in all: \
-         add GPUs, or lower a guarantee"
+         add GPUs, or lower a guarantee{field}"
     );
     (why, help)
 }

@@ -158,7 +158,7 @@ fn shortage_names_the_pods_in_the_way() {
     let for_tenant: Vec<String> = plan.problems.iter().map(Problem::for_tenant).collect();
     let [told] = for_tenant.as_slice() else { panic!("one problem: {for_tenant:?}") };
     assert!(
-        told.ends_with("lower a guarantee; status.unsatisfied of GpuPool p names pods that could be moved"),
+        told.ends_with("lower a guarantee; the platform's administrators see in status.unsatisfied of GpuPool p which pods could be moved"),
         "{told}"
     );
     assert!(!told.contains("pod-"), "{told}");

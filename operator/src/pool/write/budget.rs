@@ -7,10 +7,11 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::LabelSelector,
 };
 use kube::{
-    Api, Client, ResourceExt,
-    api::ListParams,
-    core::{Selector, SelectorExt as _},
+    Api, Client, Resource, ResourceExt,
+    api::{ListParams, ObjectMeta},
+    core::{ObjectList, Request, Selector, SelectorExt as _},
 };
+use serde::{Deserialize, Serialize};
 
 use crate::plan::PodName;
 
@@ -21,11 +22,24 @@ const MOST_BUDGETS: u32 = 10;
 /// So many pods of a budget are named.
 const MOST_NAMED: usize = 5;
 
+/// Name and labels of a pod.
+#[derive(Resource, Serialize, Deserialize, Clone, Debug)]
+#[resource(inherit = Pod)]
+struct Named {
+    #[serde(deserialize_with = "gputenancy_crds::metadata::read")]
+    metadata: ObjectMeta,
+}
+
 /// The budgets that cover a pod, each in a sentence. Read when an eviction was refused, and not watched: refusals are rare.
 pub async fn behind(client: &Client, pod: &PodName) -> kube::Result<Vec<String>> {
     // a tenant's namespace can hold more than fits into memory: metadata only, and a part of it
     let some = |most| ListParams::default().limit(most);
-    let pods = Api::<Pod>::namespaced(client.clone(), &pod.namespace).list_metadata(&some(MOST_PODS)).await?.items;
+    let request = Request::new(Pod::url_path(&(), Some(&pod.namespace))).list_metadata(&some(MOST_PODS));
+    let request = request.map_err(kube::Error::BuildRequest)?;
+    let mut pods = client.request::<ObjectList<Named>>(request).await?.items;
+    if !pods.iter().any(|found| found.name_any() == pod.name) {
+        pods.push(Api::<Named>::namespaced(client.clone(), &pod.namespace).get(&pod.name).await?);
+    }
     let budgets = Api::<Unmanaged<PodDisruptionBudget>>::namespaced(client.clone(), &pod.namespace);
     let budgets = budgets.list(&some(MOST_BUDGETS)).await?.items.into_iter().map(|Unmanaged(budget)| budget);
     let budgets: Vec<PodDisruptionBudget> = budgets.collect();

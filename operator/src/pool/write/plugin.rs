@@ -1,12 +1,10 @@
 //! Writes where NVIDIA's plugin advertises: cordons the node and restarts the plugin's pod.
 
-use gputenancy_crds::{metadata::Unmanaged, names, reasons};
+use gputenancy_crds::{names, reasons};
+use gputenancy_engine::projection::SlimAgentPod;
 use gputenancy_service::events::EventType;
-use k8s_openapi::{
-    api::core::v1::{Node, Pod},
-    jiff::Timestamp,
-};
-use kube::{Api, Resource as _, ResourceExt as _, api::ListParams};
+use k8s_openapi::{api::core::v1::Node, jiff::Timestamp};
+use kube::{Api, Client, Resource as _, ResourceExt as _, api::ListParams};
 use serde_json::json;
 
 use super::{WriteError, Written, failed, state::NodeContext};
@@ -53,15 +51,30 @@ async fn cordon(node: NodeContext<'_>, action: &CordonAction) -> Result<Written,
     Ok(Written::Done)
 }
 
+/// Pods that are read at a time: also those of tenants, of which each may have more than a megabyte.
+const PAGE: u32 = 10;
+
+/// All pods of the plugin on a node.
+async fn plugin_pods(client: Client, node: &str) -> kube::Result<Vec<SlimAgentPod>> {
+    let (api, mut all) = (Api::<SlimAgentPod>::all(client), Vec::new());
+    let mut page = ListParams::default().fields(&format!("spec.nodeName={node}")).limit(PAGE);
+    loop {
+        let list = api.list(&page).await?;
+        all.extend(list.items.into_iter().filter(|pod| is_plugin(|key| pod.labels().get(key).cloned())));
+        match list.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page = page.continue_token(&token),
+            None => return Ok(all),
+        }
+    }
+}
+
 /// Ends the plugin's pods on this node that were created at this time or before; their DaemonSet creates others, which read the present
 /// layout.
 async fn restart(node: NodeContext<'_>, until: Timestamp) -> Result<(), WriteError> {
     let writer = &node.writer.writer;
-    let here = ListParams::default().fields(&format!("spec.nodeName={}", node.name));
-    // also pods of tenants
-    let pods = Api::<Unmanaged<Pod>>::all(writer.client()).list(&here).await;
-    let pods = pods.map_err(failed("listing the pods of the node"))?;
-    for pod in pods.iter().filter(|pod| is_plugin(|key| pod.labels().get(key).cloned())) {
+    let pods =
+        plugin_pods(writer.client(), node.name.as_str()).await.map_err(failed("listing the pods of the node"))?;
+    for pod in pods {
         let old = pod.meta().creation_timestamp.as_ref().is_some_and(|created| created.0 <= until);
         if !old || pod.meta().deletion_timestamp.is_some() {
             continue;

@@ -60,12 +60,16 @@ pub async fn cancel_notice(node: NodeContext<'_>, pod: &PodName, uid: &str) -> R
 /// Sets or removes the notice; false: the pod is gone.
 async fn annotate(node: NodeContext<'_>, pod: &PodName, uid: &str, text: Value) -> kube::Result<bool> {
     // the uid is a precondition: another pod may have the name by now
+    let sets = !text.is_null();
     let fields = json!({"metadata": {"uid": uid, "annotations": {names::EVICTION_NOTICE: text}}});
     let writer = &node.writer.writer;
     match writer.merge(&Api::<Unmanaged<Pod>>::namespaced(writer.client(), &pod.namespace), &pod.name, &fields).await {
         Ok(_) => Ok(true),
         // annotations that fill what the API server permits leave no room for another: the event notifies alone
-        Err(kube::Error::Api(status)) if status.code == 422 => Ok(true),
+        Err(kube::Error::Api(status)) if status.code == 422 && sets => {
+            tracing::warn!(%pod, error = %status, "notice not written into the pod");
+            Ok(true)
+        }
         Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(false),
         Err(error) => Err(error),
     }
