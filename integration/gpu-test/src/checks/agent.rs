@@ -207,7 +207,7 @@ fn process(container: &Container, agent: &Agent, report: &mut Report) -> Result<
     let seen = agent.until(|gpu| of(gpu).is_some())?;
     let memory = of(&agent.gpu(Scan::Quick)?).flatten();
     let found = format!("after {} ms, with {} MiB", known(seen), known(memory.map(|bytes| bytes / MIB)));
-    let ok = seen.is_some() && memory.is_none_or(|bytes| bytes >= 1024 * MIB);
+    let ok = seen.is_some() && memory.is_some_and(|bytes| bytes >= 1024 * MIB);
     report.holds("agent", "a program with 1 GiB is listed by its process id, with its memory", &found, ok);
     child.kill()?;
     child.wait()?;
@@ -233,8 +233,7 @@ fn fault(container: &Container, agent: &Agent, report: &mut Report) -> Result<()
     let found = format!("{first}; events: {}", names.join(", "));
     let of_program = !new.is_empty() && new.iter().all(|fault| FaultClass::of(fault.kind) == FaultClass::Application);
     let healthy = inventory.gpus.iter().all(|gpu| gpu.health == Health::Healthy);
-    let what =
-        "an invalid access ends its program alone: the driver reports a fault of a program, and the GPU stays healthy";
-    report.holds("agent", what, &found, of_program && healthy);
+    let what = "an invalid access is an error of its program: the driver reports a fault of a program, and the GPU stays healthy";
+    report.holds("agent", what, &found, of_program && healthy && output.number("code=") == Some(700.0));
     Ok(())
 }

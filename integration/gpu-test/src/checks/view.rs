@@ -30,7 +30,8 @@ pub fn check(container: &Container, report: &mut Report) -> Result<(), Box<dyn E
     let smi_path = container.smi.display().to_string();
     let query =
         ["--pid", "--fork", "--mount-proc", &smi_path, "--query-compute-apps=pid,used_memory", "--format=csv,noheader"];
-    let processes = end(container.program(Some(&own), Path::new("unshare"), &query).spawn()?)?.text;
+    let listed = end(container.program(Some(&own), Path::new("unshare"), &query).spawn()?)?;
+    let (ok, processes) = (listed.ok, listed.text);
     let table = end(container.program(Some(&own), &container.smi, &[]).spawn()?)?.text;
     for child in &mut holders {
         child.kill()?;
@@ -40,7 +41,7 @@ pub fn check(container: &Container, report: &mut Report) -> Result<(), Box<dyn E
     report.holds("view", what, &memory, memory.trim() == "4096, 1024, 3072");
     let listed = processes.trim().lines().count();
     let what = "in a PID namespace of its own, as in a container: no process of a neighbour";
-    report.holds("view", what, &format!("{listed} processes: {processes}"), listed <= 1);
+    report.holds("view", what, &format!("{listed} processes: {processes}"), ok && listed <= 1);
     let line = table.lines().find(|line| line.contains("MiB /")).unwrap_or(&table);
     let words = line.split_whitespace().collect::<Vec<_>>().join(" ");
     report.holds("view", "the table of `nvidia-smi`", &words.replace('|', ""), words.contains("1024MiB / 4096MiB"));
