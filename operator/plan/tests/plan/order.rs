@@ -156,12 +156,12 @@ fn shortage_names_the_pods_in_the_way() {
     let plan = fleet.tenant("team-a", &[("mig-1g", 5)]).tenant("team-b", &[("mig-3g", 1)]).plan();
     insta::assert_snapshot!(explain(&plan).join("\n"));
     let for_tenant: Vec<String> = plan.problems.iter().map(Problem::for_tenant).collect();
-    let [told] = for_tenant.as_slice() else { panic!("one problem: {for_tenant:?}") };
+    let [message] = for_tenant.as_slice() else { panic!("one problem: {for_tenant:?}") };
     assert!(
-        told.ends_with("lower a guarantee; the platform's administrators see in status.unsatisfied of GpuPool p which pods could be moved"),
-        "{told}"
+        message.ends_with("lower a guarantee; the platform's administrators see in status.unsatisfied of GpuPool p which pods could be moved"),
+        "{message}"
     );
-    assert!(!told.contains("pod-"), "{told}");
+    assert!(!message.contains("pod-"), "{message}");
 }
 
 #[test]

@@ -51,7 +51,7 @@ async fn cordon(node: NodeContext<'_>, action: &CordonAction) -> Result<Written,
     Ok(Written::Done)
 }
 
-/// Pods that are read at a time: also those of tenants, of which each may have more than a megabyte.
+/// Pods that are read at a time, also those of tenants: each may have more than a megabyte.
 const PAGE: u32 = 10;
 
 /// All pods of the plugin on a node.
