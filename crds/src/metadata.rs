@@ -1,8 +1,8 @@
 //! Metadata without managed fields, of objects that users may write.
 //!
-//! A user writes any time and any tree of fields into the managed fields of an own object. The API server serves a year beyond 9999, which no parser of RFC
-//! 3339 reads, and trees that are deeper than parsers go or take a hundred times their text in memory: one such object would fail each list of its kind, and
-//! hold up each watch. Of managed fields only the managers' names are read; the rest is skipped before anything is built from it.
+//! Users may write `metadata.managedFields` of their objects. The API server accepts and serves a time after the year 9999, which no parser of RFC 3339
+//! reads, and nested fields that exceed the parser's depth or need a hundred times their text in memory. One such object would fail each list of its
+//! kind and delay each watch. So only the managers' names are read, and the parser skips the rest without building it.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt, marker::PhantomData};
 
@@ -109,7 +109,7 @@ impl<'de, K: Deserialize<'de>> Deserialize<'de> for Unmanaged<K> {
     }
 }
 
-/// An object whose metadata is read on the way; nothing else is kept twice.
+/// Deserializes an object directly into its type, except its metadata: no second copy of the other fields is made.
 struct Whole<K>(PhantomData<K>);
 
 impl<'de, K: Deserialize<'de>> Visitor<'de> for Whole<K> {
@@ -124,7 +124,7 @@ impl<'de, K: Deserialize<'de>> Visitor<'de> for Whole<K> {
     }
 }
 
-/// The fields of an object.
+/// The fields of an object, with cleaned metadata.
 struct Fields<A> {
     from: A,
     /// The latest key was that of the metadata.

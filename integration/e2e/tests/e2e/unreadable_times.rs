@@ -20,7 +20,7 @@ const SERVED: &str = "10000-01-01T23:58:59Z";
 const ELSEWHERE: &str = "/api/v1/namespaces/default/pods";
 const OWNER: Actor = Actor::Person("owner", &["the-team"]);
 
-/// A label with a manager of its own, to whom the time is then attributed: the API server ignores managed fields of a new object.
+/// Metadata with a label, for which [`managed`] then names a manager with the time: the API server ignores managed fields of a new object.
 fn odd() -> Value {
     json!({"name": "odd", "namespace": "team", "labels": {"odd": "yes"}})
 }
