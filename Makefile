@@ -24,7 +24,7 @@ TRIPLE := $(shell rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
 export CARGO_TARGET_$(TRIPLE)_RUNNER := $(SUDO)
 endif
 
-.PHONY: crds help demo test virtual-clusters check bench gpu-test down prerequisites tools runtimes zig tenant-libraries peer-tools build images lab-up labs lab-test end-to-end unit fmt fmt-check lint sbom
+.PHONY: crds help demo test test-all virtual-clusters check bench gpu-test down prerequisites tools runtimes zig tenant-libraries peer-tools virtual-tools build test-programs images lab-up labs lab-test api end-to-end unit fmt fmt-check lint licences sbom
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 18
@@ -34,20 +34,35 @@ demo: TOOLS := --lab
 demo: lab-up ## a whole GPU platform on this machine: lab, chart, teams, a changed demand, and a virtual cluster if vCluster is built
 	$(CARGO) run $(LOCKED) -q --bin demo
 
-# the lab's tests wait more than they compute, so they run beside the unit tests
-test: tools runtimes zig build ## all tests: unit, property, lab, end to end
-	$(MAKE) --jobs=2 unit lab-test
-	$(MAKE) end-to-end
+# A gate holds what every change has to pass; its tests are listed in integration/levels.
+LEVEL ?= gate
+NEXTEST := CARGO='$(CARGO)' integration/tools/nextest
 
-end-to-end: labs ## the end-to-end tests, in LABS labs at once; TEST='demo::' for some
-	CARGO='$(CARGO)' integration/tools/end-to-end $(LABS) --skip virtual_cluster:: $(TEST)
+test: ## all checks of a change: format, clippy, licences, unit, property and lab tests, tests of the API server, end to end
+	integration/tools/suite gate
 
-virtual-clusters: tools build ## the end-to-end tests of virtual clusters, with the real vCluster and Flux (builds them once, 13 minutes)
-	@integration/tools/build $(VCLUSTER) vcluster-0.36.0 $(FLUX)
-	$(MAKE) labs LABS=$(VIRTUAL_LABS)
-	GPUTENANCY_LABS=$(VIRTUAL_LABS) CARGO='$(CARGO)' integration/tools/end-to-end $(VIRTUAL_LABS) virtual_cluster::
+test-all: export PROPTEST_CASES := 10000
+test-all: export GPUTENANCY_ROUNDS := full
+test-all: ## every test there is, with 10,000 cases for each property
+	integration/tools/suite full
 
 check: fmt-check unit ## the fast subset: formatting, and every test that needs no cluster
+
+unit: tools runtimes zig ## unit and property tests, and all others that need no cluster
+	$(NEXTEST) unit $(LEVEL) $(TEST)
+
+lab-test: tools build ## tests of the lab itself: traffic, power loss, network partitions, removal
+	$(NEXTEST) lab $(LEVEL) $(TEST)
+
+api: labs ## tests of what the API server decides, in LABS labs at once
+	$(NEXTEST) api $(LEVEL) --test-threads $(LABS) $(TEST)
+
+end-to-end: labs ## the end-to-end tests, in LABS labs at once; LEVEL=full for all, TEST=demo:: for some of them
+	$(NEXTEST) e2e $(LEVEL) --test-threads $(LABS) $(TEST)
+
+virtual-clusters: virtual-tools ## all end-to-end tests of virtual clusters, with the real vCluster (builds it once, 13 minutes)
+	$(MAKE) labs LABS=$(VIRTUAL_LABS)
+	GPUTENANCY_LABS=$(VIRTUAL_LABS) $(NEXTEST) virtual-clusters $(LEVEL) --test-threads $(VIRTUAL_LABS) $(TEST)
 
 # vCluster takes longer to build than most measurements
 VCLUSTER := vcluster vcluster-chart kine
@@ -78,6 +93,10 @@ gpu-test: ## what the agent reads, limits of memory and compute, and MPS on this
 down: ## stop all labs and remove their files
 	@if [ -x $(LAB) ]; then $(SUDO) $(LAB) down --all; else echo "no lab has been built here"; fi
 
+# vCluster of the version that is served; the tests of upgrades need the one before it as well
+virtual-tools: prerequisites
+	@integration/tools/build $(VCLUSTER) $(if $(filter full,$(LEVEL)),vcluster-0.36.0)
+
 prerequisites: ## what the machine needs; Debian packages are installed
 	@integration/tools/prerequisites
 
@@ -99,6 +118,9 @@ peer-tools: prerequisites ## what `bench` compares with: Capsule (4 minutes once
 build: prerequisites ## the project's programs
 	$(CARGO) build $(ALL)
 
+test-programs: prerequisites
+	$(CARGO) test $(ALL) --no-run
+
 images: tools build ## the lab's images, in its cache
 	$(SUDO) $(LAB) images --require-images
 
@@ -108,15 +130,6 @@ lab-up: tools build ## a lab with two GPU nodes and one without; a running lab i
 labs: lab-up ## as many labs as the end-to-end tests use
 	pids=(); for n in $$(seq 2 $(LABS)); do $(SUDO) $(LAB) up --keep --require-images --name $(LAB_NAME)-$$n & pids+=($$!); done; \
 	for pid in $${pids[@]+"$${pids[@]}"}; do wait $$pid; done
-
-lab-test: tools build ## tests of the lab itself: traffic, power loss, network partitions, removal
-	$(CARGO) test $(ALL) --test cluster --test host -- --test-threads=1
-
-# the conformance tests of the simulated driver run NVIDIA's own programs
-unit: tools runtimes zig ## unit and property tests of all crates
-	$(CARGO) test $(ALL) --lib --bins
-	$(CARGO) test $(ALL) --lib --bins -- --ignored --test-threads=1 ten_thousand_tenants
-	$(CARGO) test $(ALL) --exclude e2e --exclude lab --test '*'
 
 sbom: ## what is in the programs that are shipped, as CycloneDX, in target/sbom
 	integration/tools/sbom
@@ -133,3 +146,7 @@ fmt-check:
 
 lint: ## clippy, warnings are errors
 	$(CARGO) clippy $(ALL) --all-targets -- -D warnings
+
+licences: ## licences, banned crates and sources of all crates, also of those for other systems, which no build here downloads
+	$(CARGO) fetch --quiet $(LOCKED)
+	deny=$$(integration/tools/cargo-tool cargo-deny 0.20.2) && $$deny --offline --all-features check bans licenses sources

@@ -23,6 +23,19 @@ impl World {
         Ok(world)
     }
 
+    /// As [`World::enter`] for tests of what the API server decides: GPUs are left as they are.
+    pub async fn enter_api() -> Result<Self> {
+        let world = Self::attach().await?;
+        world.reinstall_api(&[]).await?;
+        mig_manager::remove(&world).await?;
+        Ok(world)
+    }
+
+    /// Installs the product with these chart values and removes the objects of earlier tests, and leaves GPUs as they are.
+    pub async fn reinstall_api(&self, values: &[&str]) -> Result<()> {
+        try_join(self.installed(values, &[]), objects::delete_everything(&self.client)).await.map(drop)
+    }
+
     /// As [`World::enter`], with driver calls that take as long as on hardware: for the demo, benchmarks, and tests that
     /// interrupt a change in progress.
     pub async fn enter_realtime() -> Result<Self> {
@@ -40,13 +53,22 @@ impl World {
     pub async fn reinstall_with(&self, values: &[&str], flags: &[&str]) -> Result<()> {
         // Deletion runs beside the upgrade: a namespace takes five seconds, an upgrade half of that, and either operator can do it.
         let product = async {
-            product::install_with(&self.lab, values, flags).await?;
-            self.agents_ready().await?;
+            self.installed(values, flags).await?;
             self.gpus_released().await?;
             self.latency(LATENCY).await?;
             self.reset_boards().await
         };
         try_join(product, objects::delete_everything(&self.client)).await.map(drop)
+    }
+
+    /// Installs the product with these chart values, unless it is installed so.
+    async fn installed(&self, values: &[&str], flags: &[&str]) -> Result<()> {
+        if !self.has_installed(values, flags).await? {
+            self.forget_installed();
+            product::install_with(&self.lab, values, flags).await?;
+            self.note_installed(values, flags).await?;
+        }
+        self.agents_ready().await.map(drop)
     }
 
     /// Waits until no `GpuNode` spec lists a GPU: a board that is reset earlier is partitioned again, as after a reboot.

@@ -60,6 +60,19 @@ pub fn pod_spec(resource: &str) -> Value {
     merged(spec, json!({"terminationGracePeriodSeconds": 2}))
 }
 
+/// The spec of a pod that requests devices of a resource, counts towards quotas, and is never scheduled.
+pub fn gated_pod(resource: &str, devices: i64) -> Value {
+    let mut spec = restricted_spec(json!({
+        "name": "work", "image": "lab.local/gputenancy-workload:dev", "imagePullPolicy": "Never",
+        "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {resource: devices.to_string()}},
+    }));
+    if let Some(fields) = spec.as_object_mut() {
+        fields.insert("schedulingGates".into(), json!([{"name": "example.com/never"}]));
+        fields.insert("terminationGracePeriodSeconds".into(), json!(1));
+    }
+    spec
+}
+
 /// A `PodDisruptionBudget` for the pods of [`workload`] `w` that permits no eviction.
 pub fn no_eviction(namespace: &str, name: &str) -> Value {
     json!({

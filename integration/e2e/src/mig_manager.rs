@@ -22,6 +22,8 @@ pub const NODE: &str = "gpu-1";
 pub const WAIT: u64 = 5;
 /// Limit of a change by the MIG manager: kubelet updates the mounted layout about once a minute.
 pub const LIMIT: Duration = Duration::from_mins(8);
+/// Annotation of the node with a fault of the MIG manager.
+const FAULT: &str = "mig-manager.test/fault";
 /// Labels as before any MIG manager.
 const LABELS: [&str; 7] = [
     "nvidia.com/mig.config-",
@@ -38,17 +40,23 @@ pub async fn prepare(world: &World) -> Result<()> {
     world.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}).to_string()).await?;
     stop(world).await?;
     world.kubectl(&[&["label", "node", NODE, "--overwrite"][..], &LABELS].concat()).await?;
-    world.kubectl(&["annotate", "node", NODE, "mig-manager.test/fault-"]).await.map(drop)
+    world.kubectl(&["annotate", "node", NODE, &format!("{FAULT}-")]).await.map(drop)
 }
 
-/// Removes the MIG manager and its labels: for other pools they mean a conflicting owner.
+/// Removes the MIG manager and its labels: for other pools they mean a conflicting owner. Without any nothing is done.
 pub async fn remove(world: &World) -> Result<()> {
+    let node = Api::<Node>::all(world.client.clone()).get(NODE).await?;
+    let name = |label: &&str| label.split('=').next().unwrap_or_default().trim_end_matches('-').to_owned();
+    let pods = Api::<Pod>::namespaced(world.client.clone(), NAMESPACE).list(&ListParams::default()).await?;
+    let labelled = LABELS.iter().any(|label| node.labels().contains_key(&name(label)));
+    if pods.items.is_empty() && !labelled && !node.annotations().contains_key(FAULT) {
+        return Ok(());
+    }
     stop(world).await?;
-    let name = |label: &&str| format!("{}-", label.split('=').next().unwrap_or_default().trim_end_matches('-'));
-    let labels: Vec<String> = LABELS.iter().map(name).collect();
+    let labels: Vec<String> = LABELS.iter().map(|label| format!("{}-", name(label))).collect();
     let labels = labels.iter().map(String::as_str);
     world.kubectl(&["label", "node", NODE].into_iter().chain(labels).collect::<Vec<_>>()).await?;
-    world.kubectl(&["annotate", "node", NODE, "mig-manager.test/fault-"]).await.map(drop)
+    world.kubectl(&["annotate", "node", NODE, &format!("{FAULT}-")]).await.map(drop)
 }
 
 /// Stops the MIG manager.

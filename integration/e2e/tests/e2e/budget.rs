@@ -11,7 +11,7 @@ use std::{
 
 use e2e::{
     Error, Result, World,
-    fixtures::{deployment, mig_profile, pool, restricted_spec},
+    fixtures::{deployment, gated_pod, mig_profile, pool},
     interrupt, objects,
     objects::ensure,
     scenario::tenant_ready,
@@ -38,17 +38,6 @@ const NAMESPACES: [&str; 5] = ["many-a", "many-b", "many-c", "many-d", "many-e"]
 const BUDGET: i64 = 12;
 const CLIENTS: usize = 8;
 const LOAD_TIME: Duration = Duration::from_mins(1);
-
-/// The spec of a pod that counts towards quotas and is never scheduled.
-pub fn pod(devices: i64) -> serde_json::Value {
-    let mut spec = restricted_spec(json!({
-        "name": "work", "image": "lab.local/gputenancy-workload:dev", "imagePullPolicy": "Never",
-        "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {RESOURCE: devices.to_string()}},
-    }));
-    spec["schedulingGates"] = json!([{"name": "example.com/never"}]);
-    spec["terminationGracePeriodSeconds"] = json!(1);
-    spec
-}
 
 /// A tenant with five namespaces and limits on devices, pods, CPU and memory.
 async fn onboard(world: &World) -> Result<()> {
@@ -225,7 +214,7 @@ async fn run_client(client: Client, number: usize, until: Instant, (admitted, re
         let at = (number + turn / 40) % NAMESPACES.len();
         let api = Api::<Pod>::namespaced(client.clone(), NAMESPACES[at]);
         let name = format!("c{number}-{turn}");
-        let object = json!({"metadata": {"name": name}, "spec": pod(1 + i64::from(turn.is_multiple_of(3)))});
+        let object = json!({"metadata": {"name": name}, "spec": gated_pod(RESOURCE, 1 + i64::from(turn.is_multiple_of(3)))});
         match api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await {
             Ok(_) => {
                 admitted.fetch_add(1, Ordering::Relaxed);
@@ -264,7 +253,7 @@ async fn clear(client: &Client) -> Result<()> {
 
 /// A Deployment whose pods request one device each.
 fn requesting(namespace: &str, devices: i64) -> serde_json::Value {
-    deployment(namespace, "greedy", devices, &pod(1))
+    deployment(namespace, "greedy", devices, &gated_pod(RESOURCE, 1))
 }
 
 #[tokio::test]
@@ -348,7 +337,7 @@ async fn refuses_everywhere(world: &World, reason: &str, words: &[&str]) -> Resu
     let status = if reason == "Suspended" { "True" } else { "False" };
     world.condition_becomes::<GpuTenant>(TENANT, "QuotaReady", status, reason, words).await?;
     for namespace in NAMESPACES {
-        let object = json!({"metadata": {"name": "one-more"}, "spec": pod(1)});
+        let object = json!({"metadata": {"name": "one-more"}, "spec": gated_pod(RESOURCE, 1)});
         let pods = Api::<Pod>::namespaced(world.client.clone(), namespace);
         match pods.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await {
             Err(kube::Error::Api(status)) if status.message.contains("exceeded quota: gputenancy") => {}

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use e2e::{
     Result, World,
-    fixtures::{mig_profile, pool},
+    fixtures::{gated_pod, mig_profile, pool},
     objects::ensure,
     scenario::tenant_ready,
     wait::{PATIENCE, eventually},
@@ -12,8 +12,6 @@ use e2e::{
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::{Api, ResourceExt, api::ListParams};
 use serde_json::{Value, json};
-
-use crate::budget::pod;
 
 const TENANT: &str = "wakeup";
 const USES: &str = "wakeup-uses";
@@ -29,7 +27,7 @@ const EARLIER: Duration = Duration::from_secs(15);
 /// A controller whose pods count towards quotas and are never scheduled.
 fn controller((version, kind): (&str, &str), namespace: &str, replicas: usize) -> Value {
     let labels = json!({"app": kind.to_lowercase()});
-    let mut pod = pod(1);
+    let mut pod = gated_pod("nvidia.com/mig-1g.10gb", 1);
     if kind == "Job" {
         pod["restartPolicy"] = json!("Never");
     }

@@ -1,31 +1,10 @@
 //! At rest the product writes nothing, by the API server's request metrics.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
-use e2e::{Result, World, objects::ensure, scenario};
+use e2e::{Result, World, objects::ensure, requests::writes, scenario};
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry};
 use kube::{Api, ResourceExt, api::ListParams};
-
-/// Counts of requests that change objects, by the labels of the API server's metric.
-pub(crate) async fn writes(world: &World) -> Result<BTreeMap<String, f64>> {
-    let text = world.kubectl(&["get", "--raw", "/metrics"]).await?;
-    let ours = |line: &str| {
-        line.starts_with("apiserver_request_total{")
-            && ["POST", "PUT", "PATCH", "APPLY", "DELETE"].iter().any(|verb| line.contains(&format!("verb=\"{verb}\"")))
-            // heartbeats and access reviews
-            && !line.contains("resource=\"leases\"")
-            && !line.contains("resource=\"tokenreviews\"")
-            && !line.contains("resource=\"subjectaccessreviews\"")
-            // kubelets renew tokens of pods; Kubernetes repeats events of deleted namespaces, answered by 404
-            && !line.contains("subresource=\"token\"")
-            && !line.contains("code=\"404\"")
-    };
-    let lines = text.lines().filter(|line| ours(line)).filter_map(|line| {
-        let (key, value) = line.rsplit_once(' ')?;
-        Some((key.to_owned(), value.parse().ok()?))
-    });
-    Ok(lines.collect())
-}
 
 /// Times of the last write of each of the product's field managers to each node.
 async fn node_writes(world: &World) -> Result<Vec<String>> {

@@ -38,29 +38,6 @@ fn parse(config: &str) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-#[test]
-fn real_plugin_parses_each_rendered_config() {
-    for replicas in [2, 3, 4, 8, 16, 128] {
-        let log = parse(&PluginConfig::TimeSliced { replicas }.render());
-        assert!(!log.contains("unable to load config") && !log.contains("Ignoring"), "{log}");
-        let (_, text) = log.split_once("Running with config:").unwrap();
-        let parsed: Value = serde_json::Deserializer::from_str(text).into_iter().next().unwrap().unwrap();
-        let resource = json!({"name": WHOLE, "rename": SHARED, "devices": "all", "replicas": replicas});
-        let turns = json!({"renameByDefault": true, "failRequestsGreaterThanOne": true, "resources": [resource]});
-        assert_eq!((&parsed["sharing"]["timeSlicing"], &parsed["flags"]["migStrategy"]), (&turns, &json!("mixed")));
-    }
-    let log = parse(&PluginConfig::Exclusive.render());
-    let (_, text) = log.split_once("Running with config:").unwrap();
-    let parsed: Value = serde_json::Deserializer::from_str(text).into_iter().next().unwrap().unwrap();
-    assert_eq!(parsed["sharing"], json!({"timeSlicing": {}}), "exclusive");
-    let chart = fs::read_to_string(product::root().join("helm/gputenancy/templates/device-plugin.yaml")).unwrap();
-    let lines = PluginConfig::Exclusive.render().trim_end().replace('\n', "\n    ");
-    assert!(chart.contains(&format!("  default: |\n    {lines}\n---")), "the chart's default is the operator's");
-    // what the operator never renders
-    let log = parse(&PluginConfig::TimeSliced { replicas: 1 }.render());
-    assert!(log.contains("number of replicas must be >= 2"), "{log}");
-}
-
 fn profile(name: &str, device: Value) -> Value {
     let support = json!({"expected": "neighbours on the GPU are noticed", "incident": "a pod does not start although a share is free"});
     json!({
@@ -248,4 +225,32 @@ async fn changes_by_hand_are_repaired(world: &World, key: &str) -> Result<()> {
         Ok(if named { Ok(()) } else { Err(format!("{node:?} {map:?}")) })
     })
     .await
+}
+
+/// Tests that need no cluster.
+mod offline {
+    use super::*;
+
+    #[test]
+    fn real_plugin_parses_each_rendered_config() {
+        for replicas in [2, 3, 4, 8, 16, 128] {
+            let log = parse(&PluginConfig::TimeSliced { replicas }.render());
+            assert!(!log.contains("unable to load config") && !log.contains("Ignoring"), "{log}");
+            let (_, text) = log.split_once("Running with config:").unwrap();
+            let parsed: Value = serde_json::Deserializer::from_str(text).into_iter().next().unwrap().unwrap();
+            let resource = json!({"name": WHOLE, "rename": SHARED, "devices": "all", "replicas": replicas});
+            let turns = json!({"renameByDefault": true, "failRequestsGreaterThanOne": true, "resources": [resource]});
+            assert_eq!((&parsed["sharing"]["timeSlicing"], &parsed["flags"]["migStrategy"]), (&turns, &json!("mixed")));
+        }
+        let log = parse(&PluginConfig::Exclusive.render());
+        let (_, text) = log.split_once("Running with config:").unwrap();
+        let parsed: Value = serde_json::Deserializer::from_str(text).into_iter().next().unwrap().unwrap();
+        assert_eq!(parsed["sharing"], json!({"timeSlicing": {}}), "exclusive");
+        let chart = fs::read_to_string(product::root().join("helm/gputenancy/templates/device-plugin.yaml")).unwrap();
+        let lines = PluginConfig::Exclusive.render().trim_end().replace('\n', "\n    ");
+        assert!(chart.contains(&format!("  default: |\n    {lines}\n---")), "the chart's default is the operator's");
+        // what the operator never renders
+        let log = parse(&PluginConfig::TimeSliced { replicas: 1 }.render());
+        assert!(log.contains("number of replicas must be >= 2"), "{log}");
+    }
 }

@@ -17,7 +17,7 @@ use super::{
     inside::SPACE,
     install, scale, virtual_cluster_ready, virtual_tenant,
 };
-use crate::bypass::{manifests, refusal};
+use e2e::manifests::{manifests, refusal};
 
 /// Annotation of a manifest: why it has no effect when it is written inside.
 const INSIDE: &str = "gputenancy.io/no-effect-inside";

@@ -20,7 +20,7 @@ use super::{
     usual::usual_workloads,
     virtual_cluster_ready, virtual_tenant,
 };
-use crate::bypass::{manifests, refusal};
+use e2e::manifests::{manifests, refusal};
 
 /// The team of `integration/bypass`.
 pub(super) const TEAM: &str = "t";

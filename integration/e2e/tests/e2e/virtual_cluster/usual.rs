@@ -10,7 +10,7 @@ use e2e::{
 use serde_json::json;
 
 use super::{Inside, inside::SPACE};
-use crate::bypass::{manifests, pod_of};
+use e2e::manifests::{manifests, pod_of};
 
 /// A pod with a `ResourceClaim`: vCluster's open-source syncer takes no claims over, and the pod stays inside.
 const NOT_SYNCED: [&str; 1] = ["with-claim"];

@@ -8,6 +8,7 @@ use e2e::{
     fixtures::{restricted_spec, tenant},
     objects::{self, ensure},
     product::NAMESPACE,
+    requests::writes,
     scenario::tenant_ready,
     wait::{PATIENCE, eventually},
 };
@@ -15,8 +16,6 @@ use gputenancy_crds::GpuTenant;
 use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
-
-use crate::idle_writes::writes;
 
 /// The chart value that allows the secrets.
 const ALLOWED: &str = "tenants.imagePullSecrets={registry,mirror}";
@@ -111,7 +110,7 @@ fn pod() -> Value {
 /// A lab with the feature enabled, without objects of earlier tests.
 async fn enter() -> World {
     let world = World::attach().await.unwrap();
-    world.reinstall(&[ALLOWED]).await.unwrap();
+    world.reinstall_api(&[ALLOWED]).await.unwrap();
     clean(&world).await.unwrap();
     world
 }

@@ -18,7 +18,7 @@ fn with(cluster: Value) -> Value {
 
 #[tokio::test]
 async fn resources_and_storage_have_bounded_values() {
-    let world = World::enter().await.unwrap();
+    let world = World::enter_api().await.unwrap();
     let cases = [
         (json!({"resources": {"requests": {"cpu": 1, "memory": "1Gi"}, "limits": {"ephemeral-storage": "2Gi"}}}), None),
         (
@@ -39,7 +39,7 @@ async fn resources_and_storage_have_bounded_values() {
 
 #[tokio::test]
 async fn volume_is_fixed_while_the_virtual_cluster_exists() {
-    let world = World::enter().await.unwrap();
+    let world = World::enter_api().await.unwrap();
     world.set(&[with(json!({"storage": {"size": "10Gi"}}))]).await.unwrap();
     let path = format!("/apis/gputenancy.io/v1alpha1/gputenants/{TEAM}");
     let removed = json!({"spec": {"virtualCluster": null}});

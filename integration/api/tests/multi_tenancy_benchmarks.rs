@@ -190,7 +190,7 @@ async fn escalation(world: &World) -> Result<()> {
 
 #[tokio::test]
 async fn owner_has_no_rights_on_cluster_other_tenants_or_operator_objects() {
-    let world = World::enter().await.unwrap();
+    let world = World::enter_api().await.unwrap();
     let body = async {
         two_teams(&world).await?;
         all_passed(&[
@@ -325,7 +325,7 @@ fn service(fields: Value) -> Value {
 
 #[tokio::test]
 async fn pod_security_and_quotas_refuse_host_access_and_excess_objects() {
-    let world = World::enter().await.unwrap();
+    let world = World::enter_api().await.unwrap();
     let body = async {
         two_teams(&world).await?;
         let at = path(MINE, "pods");
@@ -431,7 +431,7 @@ async fn images(world: &World) -> Result<()> {
 
 #[tokio::test]
 async fn image_pull_policy_always_is_enforced_when_enabled() {
-    let world = World::enter().await.unwrap();
+    let world = World::enter_api().await.unwrap();
     let body = async {
         two_teams(&world).await?;
         let lax = pod_with("/spec/containers/0/imagePullPolicy", &json!("IfNotPresent"));
@@ -463,7 +463,7 @@ async fn network_policies(world: &World) -> Result<()> {
 
 #[tokio::test]
 async fn owner_manages_own_roles_but_no_network_policies() {
-    let world = World::enter().await.unwrap();
+    let world = World::enter_api().await.unwrap();
     let body = async {
         two_teams(&world).await?;
         all_passed(&[

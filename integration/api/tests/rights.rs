@@ -24,7 +24,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::chart::rendered;
+use crate::offline::chart::rendered;
 
 /// A role of the chart that a program runs with.
 struct Role {
@@ -104,37 +104,6 @@ fn installed(sets: &[&str]) -> Vec<Role> {
         .collect()
 }
 
-#[test]
-fn roles_grant_exactly_the_listed_rights() {
-    let (set, names) = PULLS;
-    let (unwoken, unread) = ("budget.wakeControllers=false", "tenants.ownersReadTenant=false");
-    for (roles, listed) in [
-        (installed(&[]), listed(&[], true, true, false)),
-        (installed(&[set]), listed(names, true, true, false)),
-        (installed(&[unwoken]), listed(&[], false, true, false)),
-        (installed(&[unread]), listed(&[], true, false, false)),
-        (installed(&["virtualClusters.enabled=true"]), listed(&[], true, true, true)),
-        (installed(&["policies.enabled=false"]), listed(&[], true, false, false)),
-    ] {
-        let wrong = differences(&roles, &listed);
-        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    }
-}
-
-#[test]
-fn operator_reads_only_secrets_named_in_values() {
-    let on =
-        |role: &Role, resource: &str| role.rules.iter().any(|r| words(&r["resources"]).iter().any(|w| w == resource));
-    for role in installed(&[]) {
-        assert!(!on(&role, "secrets") && !on(&role, "serviceaccounts"), "{}", role.name);
-    }
-    for role in installed(&[PULLS.0]) {
-        let nameless =
-            |r: &&Value| words(&r["resourceNames"]).is_empty() && words(&r["resources"]).contains(&"secrets".into());
-        assert_eq!(role.rules.iter().find(nameless), None, "{}", role.name);
-    }
-}
-
 fn differences(roles: &[Role], listed: &[Right]) -> Vec<String> {
     let mut wrong = Vec::new();
     for right in listed {
@@ -161,18 +130,6 @@ fn differences(roles: &[Role], listed: &[Right]) -> Vec<String> {
         }
     }
     wrong
-}
-
-#[test]
-fn roles_contain_no_wildcard() {
-    let roles = roles(&rendered("", &[PULLS.0]));
-    assert!(roles.len() > 5, "too few roles: {}", roles.len());
-    for role in roles {
-        for one in role.rules.iter().flat_map(granted) {
-            assert!(!one.contains('*'), "{}: {one}", role.name);
-        }
-        assert!(!json!(role.rules).to_string().contains("nonResourceURLs"), "{}", role.name);
-    }
 }
 
 /// The programs on this machine, with the tokens of their accounts in the cluster.
@@ -281,7 +238,7 @@ async fn remove_each_rule(world: &World, programs: &Programs) -> Result<usize> {
 
 #[tokio::test]
 async fn missing_rule_is_named_by_rights_command() {
-    let world = World::enter().await.unwrap();
+    let world = World::enter_api().await.unwrap();
     let body = async {
         product::install(&world.lab, &[PULLS.0]).await?;
         let outcome = missing_rules_are_named(&world).await;
@@ -365,7 +322,7 @@ async fn remove_rules(world: &World, name: &str, resource: &str) -> Result<Role>
 
 #[tokio::test]
 async fn running_program_reports_missing_right_and_recovers() {
-    let world = World::enter().await.unwrap();
+    let world = World::enter_api().await.unwrap();
     let body = async {
         let outcome = report_and_recover(&world).await;
         product::install_over_changes(&world.lab).await?;
@@ -402,4 +359,52 @@ async fn report_and_recover(world: &World) -> Result<()> {
     write(world, &role, &role.rules).await?;
     named?;
     running_programs_are_ready(world).await
+}
+
+/// Tests that need no cluster.
+mod offline {
+    use super::*;
+
+    #[test]
+    fn roles_grant_exactly_the_listed_rights() {
+        let (set, names) = PULLS;
+        let (unwoken, unread) = ("budget.wakeControllers=false", "tenants.ownersReadTenant=false");
+        for (roles, listed) in [
+            (installed(&[]), listed(&[], true, true, false)),
+            (installed(&[set]), listed(names, true, true, false)),
+            (installed(&[unwoken]), listed(&[], false, true, false)),
+            (installed(&[unread]), listed(&[], true, false, false)),
+            (installed(&["virtualClusters.enabled=true"]), listed(&[], true, true, true)),
+            (installed(&["policies.enabled=false"]), listed(&[], true, false, false)),
+        ] {
+            let wrong = differences(&roles, &listed);
+            assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        }
+    }
+
+    #[test]
+    fn operator_reads_only_secrets_named_in_values() {
+        let on =
+            |role: &Role, resource: &str| role.rules.iter().any(|r| words(&r["resources"]).iter().any(|w| w == resource));
+        for role in installed(&[]) {
+            assert!(!on(&role, "secrets") && !on(&role, "serviceaccounts"), "{}", role.name);
+        }
+        for role in installed(&[PULLS.0]) {
+            let nameless =
+                |r: &&Value| words(&r["resourceNames"]).is_empty() && words(&r["resources"]).contains(&"secrets".into());
+            assert_eq!(role.rules.iter().find(nameless), None, "{}", role.name);
+        }
+    }
+
+    #[test]
+    fn roles_contain_no_wildcard() {
+        let roles = roles(&rendered("", &[PULLS.0]));
+        assert!(roles.len() > 5, "too few roles: {}", roles.len());
+        for role in roles {
+            for one in role.rules.iter().flat_map(granted) {
+                assert!(!one.contains('*'), "{}: {one}", role.name);
+            }
+            assert!(!json!(role.rules).to_string().contains("nonResourceURLs"), "{}", role.name);
+        }
+    }
 }

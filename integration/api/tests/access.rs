@@ -212,7 +212,7 @@ fn cells() -> Vec<Cell> {
 
 #[tokio::test]
 async fn rbac_limits_owners_and_viewers_to_their_namespaces() {
-    let world = World::enter().await.unwrap();
+    let world = World::enter_api().await.unwrap();
     let body = async {
         for team in ["a", "b"] {
             let mut team_of = tenant(&format!("team-{team}"), &[]);
@@ -259,7 +259,7 @@ async fn rights(world: &World, role: &str) -> Result<BTreeSet<(String, String, S
 
 #[tokio::test]
 async fn owner_role_equals_edit_without_network_policy_writes() {
-    let world = World::enter().await.unwrap();
+    let world = World::enter_api().await.unwrap();
     let body = eventually("the aggregated roles", PATIENCE, || async {
         let (edit, owner) = (rights(&world, "edit").await?, rights(&world, "gputenancy:tenant-owner").await?);
         // the API group `extensions` no longer has these resources
@@ -290,31 +290,36 @@ fn listed_rights(page: &str, heading: &str) -> BTreeSet<(String, String)> {
     .collect()
 }
 
-#[test]
-fn page_lists_the_rights_that_the_chart_gives_owners() {
-    let page = std::fs::read_to_string(product::root().join("docs/tenancy.md")).unwrap();
-    let roles: Vec<Value> = serde_saphyr::from_multiple(&crate::chart::rendered("tenant-roles.yaml", &[])).unwrap();
-    let of_owners = |role: &&Value| {
-        let name = role["metadata"]["name"].as_str().unwrap_or_default();
-        role["kind"] == "ClusterRole"
-            && ["gputenancy:tenant-owner-base", "gputenancy:tenant-owner-roles"].contains(&name)
-    };
-    let texts = |list: &Value| -> Vec<String> { serde_json::from_value(list.clone()).unwrap() };
-    let granting =
-        roles.iter().filter(of_owners).flat_map(|role| role["rules"].as_array().cloned().unwrap_or_default());
-    let granted: BTreeSet<(String, String)> = granting
-        .flat_map(|rule| {
-            let verbs = texts(&rule["verbs"]);
-            texts(&rule["resources"])
-                .into_iter()
-                .flat_map(move |r| verbs.clone().into_iter().map(move |v| (r.clone(), v)))
-        })
-        .collect();
-    let listed = listed_rights(&page, "## What owners may do");
-    let missing: Vec<_> = granted.difference(&listed).collect();
-    let surplus: Vec<_> = listed.difference(&granted).collect();
-    assert!(
-        granted.len() > 100 && missing.is_empty() && surplus.is_empty(),
-        "missing {missing:?}, too much {surplus:?}"
-    );
+/// Tests that need no cluster.
+mod offline {
+    use super::*;
+
+    #[test]
+    fn page_lists_the_rights_that_the_chart_gives_owners() {
+        let page = std::fs::read_to_string(product::root().join("docs/tenancy.md")).unwrap();
+        let roles: Vec<Value> = serde_saphyr::from_multiple(&crate::offline::chart::rendered("tenant-roles.yaml", &[])).unwrap();
+        let of_owners = |role: &&Value| {
+            let name = role["metadata"]["name"].as_str().unwrap_or_default();
+            role["kind"] == "ClusterRole"
+                && ["gputenancy:tenant-owner-base", "gputenancy:tenant-owner-roles"].contains(&name)
+        };
+        let texts = |list: &Value| -> Vec<String> { serde_json::from_value(list.clone()).unwrap() };
+        let granting =
+            roles.iter().filter(of_owners).flat_map(|role| role["rules"].as_array().cloned().unwrap_or_default());
+        let granted: BTreeSet<(String, String)> = granting
+            .flat_map(|rule| {
+                let verbs = texts(&rule["verbs"]);
+                texts(&rule["resources"])
+                    .into_iter()
+                    .flat_map(move |r| verbs.clone().into_iter().map(move |v| (r.clone(), v)))
+            })
+            .collect();
+        let listed = listed_rights(&page, "## What owners may do");
+        let missing: Vec<_> = granted.difference(&listed).collect();
+        let surplus: Vec<_> = listed.difference(&granted).collect();
+        assert!(
+            granted.len() > 100 && missing.is_empty() && surplus.is_empty(),
+            "missing {missing:?}, too much {surplus:?}"
+        );
+    }
 }

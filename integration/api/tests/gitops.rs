@@ -12,7 +12,7 @@ const KINDS: &str = "gpuprofiles,gpupools,gputenants";
 
 #[tokio::test]
 async fn tenants_applied_before_the_platform_become_healthy() {
-    let world = World::enter().await.unwrap();
+    let world = World::enter_api().await.unwrap();
     let body = async {
         apply(&world, "teams").await?;
         let early = "Degraded: profile mig-1g does not exist";

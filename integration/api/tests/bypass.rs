@@ -5,6 +5,7 @@ use e2e::{
     Error, Result, World,
     actor::{Actor, Verb},
     fixtures::{merged, mig_profile, pool, tenant},
+    manifests::{REFUSED, manifests, pod_of, refusal},
     objects::{self, ensure},
     product,
     scenario::tenant_ready,
@@ -21,8 +22,6 @@ use crate::{
     bypass_plugins::{annotations_of_plugins, notices, sizes},
 };
 
-/// Annotation of a manifest with the text of its refusal.
-const REFUSED: &str = "gputenancy.io/refused-with";
 pub(crate) const OWNER: Actor = Actor::Person("ann", &["team-t"]);
 
 /// A team with one profile, and another team.
@@ -42,25 +41,12 @@ pub(crate) async fn two_teams(world: &World) -> Result<()> {
     tenant_ready(world, "other").await.map(drop)
 }
 
-/// The objects of a file of `integration/bypass`.
-pub(crate) async fn manifests(world: &World, file: &str) -> Result<Vec<Value>> {
-    let path = product::root().join("integration/bypass").join(file).display().to_string();
-    let json = world.kubectl(&["create", "--dry-run=client", "--validate=false", "-o", "json", "-f", &path]).await?;
-    let objects = serde_json::Deserializer::from_str(&json).into_iter::<Value>();
-    objects.collect::<std::result::Result<_, _>>().map_err(|e| Error::Text { what: path, why: e.to_string() })
-}
-
 /// API path of the collection of this kind in the team's namespace.
 pub(crate) fn collection(object: &Value) -> String {
     let (api, kind) = (object["apiVersion"].as_str().unwrap(), object["kind"].as_str().unwrap());
     let root = if api.contains('/') { format!("/apis/{api}") } else { format!("/api/{api}") };
     let plural = if kind.ends_with('s') { "es" } else { "s" };
     format!("{root}/namespaces/t/{}{plural}", kind.to_lowercase())
-}
-
-/// The text with which a manifest of `integration/bypass` is refused.
-pub(crate) fn refusal(object: &Value) -> Option<String> {
-    Some(object["metadata"]["annotations"][REFUSED].as_str()?.to_owned())
 }
 
 async fn operators(world: &World, count: usize) -> Result<()> {
@@ -78,7 +64,7 @@ async fn operators(world: &World, count: usize) -> Result<()> {
 
 #[tokio::test]
 async fn toleration_policy_require_refuses_gpu_pod_without_toleration() {
-    let world = World::enter().await.unwrap();
+    let world = World::enter_api().await.unwrap();
     let body = async {
         two_teams(&world).await?;
         product::install(&world.lab, &["policies.gpuTaint.toleration=Require"]).await?;
@@ -113,7 +99,7 @@ async fn toleration_policy_require_refuses_gpu_pod_without_toleration() {
 
 #[tokio::test]
 async fn queues_by_labels_and_annotations_of_batch_schedulers_are_judged() {
-    let world = World::enter().await.unwrap();
+    let world = World::enter_api().await.unwrap();
     let body = async {
         two_teams(&world).await?;
         product::install(&world.lab, &["policies.schedulerNames={default-scheduler,kai-scheduler,volcano}"]).await?;
@@ -183,7 +169,7 @@ async fn labels_of_kai(world: &World) -> Result<()> {
 
 #[tokio::test]
 async fn policies_without_operator_refuse_every_bypass_and_admit_usual_workloads() {
-    let world = World::enter().await.unwrap();
+    let world = World::enter_api().await.unwrap();
     let body = async {
         two_teams(&world).await?;
         policies_type_checked(&world).await?;
@@ -246,21 +232,6 @@ fn changed(sent: &Value, kept: &Value, at: &str) -> Option<String> {
         (Value::Number(sent), Value::String(kept)) if sent.to_string() == *kept => None,
         _ => (sent != kept).then(|| format!("{at}: {sent} -> {kept}")),
     }
-}
-
-/// The pod that a controller creates from this object, if any.
-pub(crate) fn pod_of(object: &Value) -> Option<Value> {
-    let template = ["/spec/template", "/spec/jobTemplate/spec/template"].iter().find_map(|at| object.pointer(at))?;
-    template.pointer("/spec/containers")?;
-    let mut pod = template.clone();
-    pod["apiVersion"] = json!("v1");
-    pod["kind"] = json!("Pod");
-    pod["metadata"]["name"] = object["metadata"]["name"].clone();
-    for claim in object["spec"]["volumeClaimTemplates"].as_array().into_iter().flatten() {
-        let name = &claim["metadata"]["name"];
-        pod["spec"]["volumes"] = json!([{"name": name, "persistentVolumeClaim": {"claimName": name}}]);
-    }
-    Some(pod)
 }
 
 /// A pod gets one toleration of the GPU taint if it requests a GPU, and none otherwise; the error, if any.
@@ -578,7 +549,7 @@ async fn namespace_labels(world: &World) -> Result<()> {
 
 #[tokio::test]
 async fn crds_say_how_registries_and_hosts_are_written() {
-    let world = World::enter().await.unwrap();
+    let world = World::enter_api().await.unwrap();
     let registry = Some("spec.imageRegistries: write a registry with an optional folder");
     let host = Some("spec.ingressHosts: write names of hosts in lowercase");
     for (field, value, refusal) in [

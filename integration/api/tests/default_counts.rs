@@ -157,18 +157,9 @@ fn objects(name: &str) -> [(&'static str, Value); 23] {
     ]
 }
 
-#[test]
-fn default_counts_have_a_small_one_in_this_test() {
-    let small: Vec<&str> = SMALL.iter().map(|(key, _)| *key).collect();
-    let mut all: Vec<String> = defaults().into_keys().collect();
-    all.sort_by_key(|key| small.iter().position(|known| known == key));
-    assert_eq!(all, small, "add a count and an object of its kind");
-    assert_eq!(objects("x").map(|(key, _)| key), *small);
-}
-
 #[tokio::test]
 async fn quota_of_a_tenant_has_all_default_counts_and_refuses_one_object_more() {
-    let world = World::enter().await.unwrap();
+    let world = World::enter_api().await.unwrap();
     let outcome = counted(&world).await;
     product::install(&world.lab, &[]).await.unwrap();
     world.keeping_evidence("default-counts", async { outcome }).await;
@@ -209,7 +200,7 @@ const AFFINITY_QUOTA: &str = "gputenancy-pod-affinity";
 
 #[tokio::test]
 async fn affinity_quota_refuses_pods_that_name_namespaces_and_counts_no_others() {
-    let world = World::enter().await.unwrap();
+    let world = World::enter_api().await.unwrap();
     let outcome = affinity(&world).await;
     world.kubectl(&["delete", "namespace", ELSEWHERE, "--ignore-not-found"]).await.unwrap();
     world.keeping_evidence("affinity-quota", async { outcome }).await;
@@ -253,4 +244,18 @@ async fn affinity(world: &World) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Tests that need no cluster.
+mod offline {
+    use super::*;
+
+    #[test]
+    fn default_counts_have_a_small_one_in_this_test() {
+        let small: Vec<&str> = SMALL.iter().map(|(key, _)| *key).collect();
+        let mut all: Vec<String> = defaults().into_keys().collect();
+        all.sort_by_key(|key| small.iter().position(|known| known == key));
+        assert_eq!(all, small, "add a count and an object of its kind");
+        assert_eq!(objects("x").map(|(key, _)| key), *small);
+    }
 }

@@ -11,7 +11,7 @@ use e2e::{
 };
 use serde_json::{Value, json};
 
-use crate::{chart::rendered, security_lists};
+use crate::{offline::chart::rendered, security_lists};
 
 const SYSTEM: &str = "/api/v1/namespaces/kube-system";
 const RBAC: &str = "rbac.authorization.k8s.io";
@@ -341,7 +341,7 @@ fn agent() -> Vec<Case> {
 
 #[tokio::test]
 async fn tokens_of_operator_and_agent_reach_only_what_the_security_page_lists() {
-    let world = World::enter().await.unwrap();
+    let world = World::enter_api().await.unwrap();
     let body = async {
         world.set(&[mig_profile("mig-1g", "1g.10gb")]).await?;
         world.set(&[pool("p", "gpu-1", &["mig-1g"]), tenant("t", &[("mig-1g", 1)])]).await?;
@@ -429,7 +429,7 @@ async fn with_virtual_clusters(world: &World) -> Result<()> {
 
 #[tokio::test]
 async fn operator_binds_the_rights_of_virtual_clusters_to_their_controller_alone() {
-    let world = World::enter().await.unwrap();
+    let world = World::enter_api().await.unwrap();
     let body = async {
         world.set(&[tenant("t", &[])]).await?;
         tenant_ready(&world, "t").await?;
@@ -447,7 +447,7 @@ async fn operator_binds_the_rights_of_virtual_clusters_to_their_controller_alone
 
 #[tokio::test]
 async fn who_may_write_tenants_adopts_only_namespaces_that_are_theirs_to_give() {
-    let world = World::enter().await.unwrap();
+    let world = World::enter_api().await.unwrap();
     let body = async {
         let role = |name: &str, rules: Value| json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": rules});
         let bound = |name: &str, kind: &str, user: &str| {

@@ -2,6 +2,7 @@
 
 use e2e::{
     Error, Result, World,
+    fixtures::gated_pod,
     objects::ensure,
     scenario::tenant_ready,
     wait::{PATIENCE, eventually},
@@ -9,8 +10,6 @@ use e2e::{
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota, ResourceQuotaSpec};
 use kube::{Api, api::PostParams};
 use serde_json::{Value, json};
-
-use crate::budget::pod;
 
 const TENANT: &str = "classes";
 const QUOTA: &str = "gputenancy-priority-classes";
@@ -20,7 +19,7 @@ const CLASSES: [&str; 2] = ["classes-own", "classes-other"];
 
 /// The API server's refusal of a pod of this class, if it refuses.
 async fn refused(world: &World, class: Option<&str>) -> Result<Option<String>> {
-    let mut spec = pod(0);
+    let mut spec = gated_pod("nvidia.com/gpu", 1);
     spec["containers"][0]["resources"] = json!({});
     spec["priorityClassName"] = json!(class);
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "x-"}, "spec": spec});
@@ -49,7 +48,7 @@ fn tenant(classes: Option<Value>) -> Value {
 
 #[tokio::test]
 async fn priority_class_quota_admits_only_classes_of_the_tenant() {
-    let world = World::enter().await.unwrap();
+    let world = World::enter_api().await.unwrap();
     let body = async {
         let class = |name| json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": 1000});
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": ELSEWHERE}});

@@ -75,7 +75,7 @@ async fn granted(world: &World, namespace: &str, resource: &str) -> Result<std::
 
 #[tokio::test]
 async fn trust_and_acknowledgement_decide_which_modes_are_admitted() {
-    let world = World::enter().await.unwrap();
+    let world = World::enter_api().await.unwrap();
     let body = async {
         catalog(&world).await?;
         for trust in ["Untrusted", "Internal", "Trusted"] {
@@ -127,7 +127,7 @@ async fn stalled(world: &World, tenant: &str, reason: &str) -> Result<String> {
 
 #[tokio::test]
 async fn share_is_refused_before_and_admitted_after_the_acknowledgement() {
-    let world = World::enter().await.unwrap();
+    let world = World::enter_api().await.unwrap();
     let body = async {
         catalog(&world).await?;
         let one = pod("one", &pod_spec(SHARED));
@@ -164,7 +164,7 @@ fn containers(amounts: &[(&str, i32)]) -> Value {
 
 #[tokio::test]
 async fn pod_with_two_shares_and_gangs_on_shares_are_refused_at_create() {
-    let world = World::enter().await.unwrap();
+    let world = World::enter_api().await.unwrap();
     let body = async {
         catalog(&world).await?;
         let mut team = team("sharers", "Internal", true);

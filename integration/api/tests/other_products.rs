@@ -109,7 +109,7 @@ async fn judged(world: &World) -> Result<()> {
 
 #[tokio::test]
 async fn objects_by_which_other_products_act_for_a_team_are_judged() {
-    let world = World::enter().await.unwrap();
+    let world = World::enter_api().await.unwrap();
     let outcome = judged(&world).await;
     world.kubectl(&["delete", "clusterrole", "e2e-products", "--ignore-not-found"]).await.unwrap();
     for (group, _, plural, _) in KINDS {

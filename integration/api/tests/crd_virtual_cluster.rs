@@ -26,7 +26,7 @@ fn tenant(name: &str, cluster: Value) -> Value {
 
 #[tokio::test]
 async fn crds_refuse_fields_that_would_change_an_adopted_virtual_cluster() {
-    let world = World::enter().await.unwrap();
+    let world = World::enter_api().await.unwrap();
     let values = Some("spec.virtualCluster.values: with backend External");
     let suspend = Some("spec.virtualCluster.suspend: with backend External");
     let resources = Some("spec.virtualCluster.resources: with backend External");
@@ -49,7 +49,7 @@ async fn crds_refuse_fields_that_would_change_an_adopted_virtual_cluster() {
 
 #[tokio::test]
 async fn crds_refuse_another_backend_and_removal_under_protection() {
-    let world = World::enter().await.unwrap();
+    let world = World::enter_api().await.unwrap();
     let other = Some(
         "spec.virtualCluster.backend: another backend would install a second vCluster; remove spec.virtualCluster first",
     );

@@ -493,7 +493,7 @@ fn nodes() -> Vec<Case> {
 
 #[tokio::test]
 async fn crds_accept_valid_and_reject_invalid_objects() {
-    let world = World::enter().await.unwrap();
+    let world = World::enter_api().await.unwrap();
     let kinds =
         [("gpuprofiles", "GpuProfile"), ("gpupools", "GpuPool"), ("gputenants", "GpuTenant"), ("gpunodes", "GpuNode")];
     let cases: Vec<Case> = [profiles(), pools(), strategies(), tenants(), nodes()].concat();
@@ -526,7 +526,7 @@ async fn crds_accept_valid_and_reject_invalid_objects() {
 
 #[tokio::test]
 async fn crds_refuse_another_device_and_another_size_of_mps_shares() {
-    let world = World::enter().await.unwrap();
+    let world = World::enter_api().await.unwrap();
     let mps = json!({"mps": {"memory": "10Gi", "threads": 25}});
     let fraction = json!({"fraction": {"memory": "10Gi", "compute": 25}});
     let turns = |replicas: i32, interval: &str| json!({"timeSlice": {"replicas": replicas, "interval": interval}});
@@ -571,7 +571,7 @@ fn yaml_blocks(text: &str) -> String {
 
 #[tokio::test]
 async fn crds_accept_readme_and_sample_manifests() {
-    let world = World::enter().await.unwrap();
+    let world = World::enter_api().await.unwrap();
     let root = product::root();
     let shown = yaml_blocks(&std::fs::read_to_string(root.join("README.md")).unwrap());
     assert_eq!(shown.matches("kind: ").count() - shown.matches("kind: Group").count(), 3, "{shown}");
@@ -588,7 +588,7 @@ async fn crds_accept_readme_and_sample_manifests() {
         "registries-and-hosts.yaml",
     ]
     .map(|name| root.join("samples").join(name));
-    let examples = crate::chart::examples(&[]);
+    let examples = crate::offline::chart::examples(&[]);
     let all: Vec<&str> = examples.values().map(String::as_str).collect();
     let shipped = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
     std::fs::write(shipped.path(), all.join("---\n")).unwrap();

@@ -327,7 +327,7 @@ pub(crate) fn controller(pod: Value, finalizers: &[&str]) -> Vec<Entry> {
         Entry {
             begins: "with `virtualClusters.flux`: write HelmReleases",
             shown: Shown::Elsewhere(
-                "rights_page.rs",
+                "offline/rights_page.rs",
                 "page_lists_exactly_the_rights_that_the_chart_gives_its_programs",
             ),
         },
@@ -378,27 +378,32 @@ fn entries_of(page: &str, heading: &str) -> Vec<String> {
     list.split("\n- ").map(|entry| entry.trim_start_matches("- ").replace("\n  ", " ")).collect()
 }
 
-#[test]
-fn security_page_and_the_tested_lists_have_the_same_entries() {
-    let page = std::fs::read_to_string(product::root().join("SECURITY.md")).unwrap();
-    let tests = product::root().join("integration/e2e/tests/e2e");
-    for (heading, list) in [
-        ("A stolen token of the operator", operator(json!({}))),
-        ("A stolen token of an agent", agent()),
-        ("A stolen token of the controller of virtual clusters", controller(json!({}), &[])),
-    ] {
-        let entries = entries_of(&page, heading);
-        assert_eq!(entries.len(), list.len(), "{heading}: {entries:#?}");
-        for (text, Entry { begins, shown }) in entries.iter().zip(list) {
-            assert!(
-                text.starts_with(begins),
-                "{heading}: {text:?} has no request in this file; the next one tests {begins:?}"
-            );
-            match shown {
-                Shown::Here(requests, reads) => assert!(!requests.is_empty() || !reads.is_empty(), "{begins}"),
-                Shown::Elsewhere(file, name) => {
-                    let text = std::fs::read_to_string(tests.join(file)).unwrap();
-                    assert!(text.contains(&format!("fn {name}(")), "{file} has no test {name}");
+/// Tests that need no cluster.
+mod offline {
+    use super::*;
+
+    #[test]
+    fn security_page_and_the_tested_lists_have_the_same_entries() {
+        let page = std::fs::read_to_string(product::root().join("SECURITY.md")).unwrap();
+        let tests = product::root().join("integration/api/tests");
+        for (heading, list) in [
+            ("A stolen token of the operator", operator(json!({}))),
+            ("A stolen token of an agent", agent()),
+            ("A stolen token of the controller of virtual clusters", controller(json!({}), &[])),
+        ] {
+            let entries = entries_of(&page, heading);
+            assert_eq!(entries.len(), list.len(), "{heading}: {entries:#?}");
+            for (text, Entry { begins, shown }) in entries.iter().zip(list) {
+                assert!(
+                    text.starts_with(begins),
+                    "{heading}: {text:?} has no request in this file; the next one tests {begins:?}"
+                );
+                match shown {
+                    Shown::Here(requests, reads) => assert!(!requests.is_empty() || !reads.is_empty(), "{begins}"),
+                    Shown::Elsewhere(file, name) => {
+                        let text = std::fs::read_to_string(tests.join(file)).unwrap();
+                        assert!(text.contains(&format!("fn {name}(")), "{file} has no test {name}");
+                    }
                 }
             }
         }

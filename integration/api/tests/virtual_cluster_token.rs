@@ -14,7 +14,7 @@ use gputenancy_crds::{GpuTenant, VIRTUAL_CLUSTER_FINALIZER};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
-use crate::{chart::rendered, security_lists};
+use crate::{offline::chart::rendered, security_lists};
 
 const CONTROLLER: Actor = Actor::Account(product::NAMESPACE, "gputenancy-virtual-clusters");
 /// Namespaces without a virtual cluster: of the cluster, the platform, no tenant and another tenant.
@@ -320,7 +320,7 @@ async fn reads(world: &World) -> Result<()> {
 
 #[tokio::test]
 async fn token_of_the_controller_of_virtual_clusters_reaches_only_what_the_security_page_lists() {
-    let world = World::enter().await.unwrap();
+    let world = World::enter_api().await.unwrap();
     let body = async {
         world.set(&[mig_profile("mig-1g", "1g.10gb")]).await?;
         world.set(&[pool("p", "gpu-1", &["mig-1g"]), tenant("t", &[("mig-1g", 1)]), tenant("other", &[])]).await?;

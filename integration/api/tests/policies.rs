@@ -392,7 +392,7 @@ fn operator() -> Vec<Case> {
 #[tokio::test]
 async fn policies_limit_writes_of_agent_operator_and_administrator() {
     // without the pools of other tests: a patch that changes nothing of a cordoned or tainted node is admitted
-    let world = World::enter().await.unwrap();
+    let world = World::enter_api().await.unwrap();
     untouched(&world).await.unwrap();
     check_all(&world.client, [gpu_nodes(), nodes(), events(), operator(), tenant_roles()].concat()).await.unwrap();
 }

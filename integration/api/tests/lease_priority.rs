@@ -10,7 +10,7 @@ const DISPATCHED: &str = "apiserver_flowcontrol_dispatched_requests_total{";
 
 #[tokio::test]
 async fn lease_renewals_have_the_priority_of_leader_election() {
-    let world = World::enter().await.unwrap();
+    let world = World::enter_api().await.unwrap();
     let body = renewals(&world).await;
     world.keeping_evidence("lease-priority", async { body }).await;
 }

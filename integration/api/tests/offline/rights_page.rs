@@ -8,7 +8,7 @@ use std::{
 use e2e::product;
 use serde_json::Value;
 
-use crate::chart::rendered;
+use crate::offline::chart::rendered;
 
 /// Values that a rule may need, each with the value that takes the rule away.
 const FEATURES: [(&str, &str); 6] = [

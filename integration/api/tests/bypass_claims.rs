@@ -4,11 +4,12 @@
 use e2e::{
     Error, Result, World,
     actor::{Actor, Verb},
+    manifests::{manifests, refusal},
     objects::ensure,
 };
 use serde_json::{Value, json};
 
-use crate::bypass::{OWNER, collection, manifests, policies_type_checked, refusal, two_teams};
+use crate::bypass::{OWNER, collection, policies_type_checked, two_teams};
 
 const CLAIMS: &str = "/apis/resource.k8s.io/v1/namespaces/t/resourceclaims";
 /// The API server leaves claims with it out of a quota if a pod owns them.
@@ -80,7 +81,7 @@ pub(crate) async fn admin_access_without_label(world: &World) -> Result<()> {
 
 #[tokio::test]
 async fn claims_of_an_older_version_are_judged_as_converted() {
-    let world = World::enter().await.unwrap();
+    let world = World::enter_api().await.unwrap();
     let body = async {
         let versions = world.kubectl(&["api-versions"]).await?;
         ensure(

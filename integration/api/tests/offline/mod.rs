@@ -1,0 +1,4 @@
+//! The chart as helm renders it without a cluster, and the page of rights.
+
+pub(crate) mod chart;
+mod rights_page;
