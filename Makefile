@@ -66,7 +66,6 @@ virtual-clusters: virtual-tools ## all end-to-end tests of virtual clusters, wit
 
 # vCluster takes longer to build than most measurements
 VCLUSTER := vcluster vcluster-chart kine
-FLUX := helm-controller source-controller chart-server flux-crds
 PEERS := $(if $(BENCH),$(if $(filter virtual-clusters,$(BENCH)),$(VCLUSTER) vclusterctl,$(if $(filter virtual-clusters-fleet,$(BENCH)),vcluster-chart,capsule)),capsule $(VCLUSTER) vclusterctl)
 
 ifeq ($(BENCH),decoding)

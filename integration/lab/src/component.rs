@@ -14,13 +14,6 @@ pub struct Component {
     pub argv: Vec<String>,
 }
 
-/// Folder of what Flux has fetched.
-pub const FLUX: &str = "/run/lab/flux";
-/// Address of the Helm repository for Flux, with HTTPS.
-pub const CHARTS: &str = "127.0.0.1:5443";
-/// Address from which helm-controller takes what source-controller has fetched.
-const ARTIFACTS: &str = "127.0.0.1:9790";
-
 /// `GOGC` of Kubernetes' programs: with the default of 100, garbage collection is a sixth of their work in a lab, which has more
 /// memory than processor time.
 const GARBAGE: (&str, &str) = ("GOGC", "300");
@@ -187,27 +180,6 @@ pub fn kwok(plan: &Plan) -> Component {
     Component::new(plan, "kwok", &flags(&list))
 }
 
-/// Flux's controllers with the rights of an administrator, and a Helm repository of the packed charts in a folder, all on the loopback address.
-pub fn flux(plan: &Plan, charts: &str) -> Vec<Component> {
-    let (kubeconfig, trusted) = (key("admin.kubeconfig"), key("ca.crt"));
-    let variables = [
-        format!("KUBECONFIG={kubeconfig}"),
-        format!("SSL_CERT_FILE={trusted}"),
-        "RUNTIME_NAMESPACE=default".to_owned(),
-    ];
-    let quiet = [("metrics-addr", "0"), ("health-addr", "0"), ("concurrent", "2")];
-    let artifacts = [("storage-path", FLUX), ("storage-addr", ARTIFACTS), ("storage-adv-addr", ARTIFACTS)];
-    let lists = [("source-controller", flags(&[&quiet[..], &artifacts].concat())), ("helm-controller", flags(&quiet))];
-    let controllers = lists.map(|(name, flags)| {
-        // their configuration is in the environment
-        let argv = ["/usr/bin/env".to_owned()].into_iter().chain(variables.clone());
-        let argv = argv.chain([plan.tool(name).display().to_string()]).chain(flags);
-        Component { name: name.to_owned(), argv: argv.collect() }
-    });
-    let served = [CHARTS.to_owned(), charts.to_owned(), key("apiserver.crt"), key("apiserver.key")];
-    std::iter::once(Component::new(plan, "chart-server", &served)).chain(controllers).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -242,7 +214,6 @@ mod tests {
             kwok(&plan),
         ];
         insta::assert_yaml_snapshot!(all);
-        insta::assert_yaml_snapshot!("flux", flux(&plan, "/charts"));
     }
 
     #[test]

@@ -30,8 +30,6 @@ pub enum Request {
     Kill(String),
     /// Starts kwok.
     Kwok,
-    /// Starts Flux's controllers and a Helm repository of the packed charts in this folder.
-    Flux(String),
 }
 
 /// The answer.

@@ -181,12 +181,6 @@ async fn answer(plan: &Plan, supervisor: &Supervisor, machines: &Machines, reque
             fs::write(&stages, include_str!("conf/kwok.yaml")).during(|| format!("writing {}", stages.display()))?;
             supervisor.keep(kwok);
         }
-        Request::Flux(charts) => {
-            fs::create_dir_all(component::FLUX).during(|| format!("creating {}", component::FLUX))?;
-            for component in component::flux(plan, &charts) {
-                supervisor.keep(component);
-            }
-        }
     }
     Ok(Answer::Done)
 }

@@ -8,7 +8,6 @@ pub mod component;
 pub mod control;
 pub mod error;
 mod firewall;
-mod flux;
 pub mod image;
 pub mod init;
 pub mod keeper;

@@ -1,8 +1,7 @@
 //! Virtual clusters with the real vCluster. [`life`]: from the field to nothing left, with a [`restore`] of its tenant. [`hostile`]: what a team
 //! that is administrator inside can not do, without operator ([`bypasses`]), what its pods can not reach ([`network`]), and [`usual`] what it can.
-//! [`priorities`]: the classes of its pods. [`flux`]: installed by Flux's controllers.
-//! [`disruption`]: changes from outside, kills ([`killer`]), and a layout change under a pod from inside. [`fleet`]: several at once, with
-//! [`shares`] and a pool of one team. [`upgrade`]: to the next version and not back, after a [`rollback`]. [`suspend`]: stopped and started again,
+//! [`priorities`]: the classes of its pods. [`disruption`]: changes from outside, kills ([`killer`]), and a layout change under a pod from inside.
+//! [`fleet`]: several at once, with [`shares`] and a pool of one team. [`upgrade`]: to the next version and not back, after a [`rollback`]. [`suspend`]: stopped and started again,
 //! and what becomes of volumes. [`external`]: one that existed before. [`chart`]: vCluster's own chart.
 
 mod bypasses;
@@ -10,7 +9,6 @@ mod chart;
 mod disruption;
 mod external;
 mod fleet;
-mod flux;
 mod hostile;
 mod inside;
 mod killer;
