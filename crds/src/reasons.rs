@@ -111,9 +111,6 @@ reasons! { CONDITIONS:
     ANSWERS = "Answers", "GpuNode", "NVML responds.", "None.";
     APPLYING = "Applying", "GpuTenant", "Objects are being written, or Kubernetes has not enforced them yet.", "Wait. If it stays, read the operator's log and kube-controller-manager's.";
     AVAILABLE = "Available", "GpuTenant", "Every guaranteed device exists.", "None.";
-    BACKEND_FAILED = "BackendFailed", "GpuTenant", "Flux or Argo CD, which installs the virtual cluster, reports a failure, or its object belongs to something else.", "Do what the message says; it quotes Flux or Argo CD.";
-    BACKEND_NOT_INSTALLED = "BackendNotInstalled", "GpuTenant", "The API server has no custom resources of Flux or Argo CD, which is to install the virtual cluster.", "Install what the message names.";
-    BACKEND_NOT_OFFERED = "BackendNotOffered", "GpuTenant", "The chart does not offer spec.virtualCluster.backend.", "Set the chart value that the message names.";
     BUDGET_SHOWN = "BudgetShown", "GpuTenant", "Nodes of the virtual cluster show the tenant's budget.", "None.";
     CATALOG_NOT_WRITTEN = "CatalogNotWritten", "GpuTenant", "The catalog or a class inside the virtual cluster cannot be read or written.", "Do what the message says: usually remove a webhook, policy or finalizer inside that is in the way.";
     CATALOG_WRITTEN = "CatalogWritten", "GpuTenant", "The catalog and the classes inside the virtual cluster are as they should be.", "None.";

@@ -29,9 +29,9 @@ pub const VIRTUAL_CLUSTER_FINALIZER: &str = "gputenancy.io/virtual-cluster";
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct VirtualCluster {
-    /// What installs vCluster. Flux and Argo CD must be offered by the chart (`virtualClusters.flux`, `virtualClusters.argo.namespace`).
+    /// What installs vCluster.
     #[serde(default)]
-    #[x_kube(validation = Rule::new("self == oldSelf").message("spec.virtualCluster.backend: another backend would install a second vCluster; remove spec.virtualCluster first, which deletes a virtual cluster of any backend but External"))]
+    #[x_kube(validation = Rule::new("self == oldSelf").message("spec.virtualCluster.backend: another backend would install a second vCluster; remove spec.virtualCluster first, which deletes a virtual cluster of the backend Helm"))]
     pub backend: VirtualClusterBackend,
     /// Version of vCluster, such as `0.36.1`. It must be one of the Helm value `virtualClusters.charts`; tenants cannot bring a chart. It can be
     /// raised by one minor version at a time. It cannot be lowered, except to the former version of an upgrade that was never ready. With
@@ -68,11 +68,8 @@ pub enum VirtualClusterBackend {
     /// The controller of virtual clusters itself.
     #[default]
     Helm,
-    /// Flux, from a `HelmRelease` in the tenant's namespace.
-    FluxHelmRelease,
-    /// Argo CD, from an `Application` in the namespace of Argo CD.
-    ArgoApplication,
-    /// Something else, before: the vCluster in the tenant's namespace that has the tenant's name is adopted, and nothing of it is changed.
+    /// Something else, such as Flux or Argo CD: the vCluster in the tenant's namespace that has the tenant's name is adopted, and nothing of it is
+    /// changed.
     External,
 }
 

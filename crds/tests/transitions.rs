@@ -82,7 +82,7 @@ fn adopted_vcluster_has_no_field_that_would_change_it() {
         ("suspend", json!(true), "use vcluster pause"),
     ];
     for (field, value, remedy) in cases {
-        for backend in ["Helm", "FluxHelmRelease", "ArgoApplication", "External"] {
+        for backend in ["Helm", "External"] {
             // as the API server completes it
             let mut cluster = json!({"version": "0.36.1", "backend": backend, "suspend": false});
             assert_eq!(broken(schema, None, &cluster), Vec::<String>::new(), "{cluster}");

@@ -7,8 +7,6 @@ use gputenancy_service::logging::LogArgs;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::offer::Offer;
-
 /// Virtual clusters of tenants: the controller.
 #[derive(Parser, Debug, Clone)]
 #[command(name = "gputenancy-virtual-clusters", version)]
@@ -23,9 +21,6 @@ pub struct Args {
     /// What the operator's chart gives every tenant.
     #[command(flatten)]
     pub standard: Standard,
-    /// Flags of the backends.
-    #[command(flatten)]
-    pub offer: Offer,
     /// The program `helm`.
     #[arg(long, env = "HELM", default_value = "/usr/bin/helm")]
     pub helm: PathBuf,

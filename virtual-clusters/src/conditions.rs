@@ -31,8 +31,8 @@ pub struct Progress {
     pub policy: Option<Result<(), String>>,
     /// The rendered version, or why there is none.
     pub rendered: Option<Result<String, RenderError>>,
-    /// What the backend reports, where it is not this program that applies the objects.
-    pub backend: Option<Report>,
+    /// How far the adoption is, where it is not this program that applies the objects.
+    pub adopted: Option<Report>,
     /// An error of the API server; all else is retried.
     pub failed: Option<String>,
     /// What the operator has not written yet.
@@ -155,7 +155,7 @@ fn rendered(progress: &Progress, upgrade: Option<&VirtualClusterUpgrade>) -> Con
     if let Some(error) = &progress.failed {
         return ConditionUpdate::no(RENDERED, reasons::WRITE_FAILED, format!("{error}; retrying"));
     }
-    if let Some(Report { done, reason, message, .. }) = &progress.backend {
+    if let Some(Report { done, reason, message, .. }) = &progress.adopted {
         return ConditionUpdate { type_: RENDERED, status: Some(*done), reason: *reason, message: message.clone() };
     }
     match (&progress.rendered, upgrade::failed(upgrade)) {
@@ -349,13 +349,13 @@ mod tests {
     }
 
     #[test]
-    fn report_of_the_backend_is_the_first_condition() {
-        let report = Report::failed(reasons::BACKEND_FAILED, "as Flux says");
+    fn report_of_the_adoption_is_the_first_condition() {
+        let report = Report::failed(reasons::VERSION_DIFFERS, "write 0.35.2");
         let control_plane = Some(ControlPlane::Ready);
-        let progress = Progress { policy: Some(Ok(())), backend: Some(report), control_plane, ..Progress::default() };
+        let progress = Progress { policy: Some(Ok(())), adopted: Some(report), control_plane, ..Progress::default() };
         let status = status(&progress, &VirtualClusterStatus::default(), &facts("2026-01-01T00:00:00Z"));
-        assert_eq!(reason(&status, "ChartRendered"), ("False".into(), "BackendFailed".into()));
-        assert_eq!(reason(&status, "Ready").1, "BackendFailed");
+        assert_eq!(reason(&status, "ChartRendered"), ("False".into(), "VersionDiffers".into()));
+        assert_eq!(reason(&status, "Ready").1, "VersionDiffers");
         assert_eq!(reason(&status, "ControlPlaneReady").0, "True", "what runs is reported all the same");
     }
 

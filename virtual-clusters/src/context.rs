@@ -22,7 +22,6 @@ use crate::{
         priorities::Unserved,
     },
     metrics::Metrics,
-    offer::Offer,
     render::objects::Object,
 };
 
@@ -44,8 +43,6 @@ pub struct Context {
     pub helm: PathBuf,
     /// The program's metrics.
     pub metrics: Arc<Metrics>,
-    /// The backends that are offered.
-    pub offer: Offer,
     memory: Mutex<HashMap<String, Memory>>,
 }
 
@@ -117,11 +114,10 @@ impl Context {
         (charts, values): (Charts, Values),
         standard: Standard,
         helm: PathBuf,
-        offer: Offer,
         metrics: Arc<Metrics>,
     ) -> Self {
         let cluster = Cluster::new(client.clone());
-        Self { client, publisher, charts, values, standard, cluster, helm, offer, metrics, memory: Mutex::default() }
+        Self { client, publisher, charts, values, standard, cluster, helm, metrics, memory: Mutex::default() }
     }
 
     /// Forgets a virtual cluster that no longer exists.

@@ -89,17 +89,12 @@ impl Host {
         self.named(|workload| is_control_plane(&self.tenant, workload)).await
     }
 
-    /// All objects of the release, by the labels of vCluster's chart: also when another program has applied them.
-    pub async fn released(&self) -> kube::Result<Vec<Live>> {
-        let mut all = self.list(&self.release(), |_| true).await?;
-        all.extend(self.workloads().await?);
-        Ok(all)
-    }
-
     /// All objects of a virtual cluster of this program: also those that have lost one kind of labels.
     pub async fn everything(&self) -> kube::Result<Vec<Live>> {
         let mut all = self.applied().await?;
-        for object in self.released().await? {
+        // by the labels of vCluster's chart
+        let released = self.list(&self.release(), |_| true).await?;
+        for object in released.into_iter().chain(self.workloads().await?) {
             if !all.iter().any(|l| l.kind == object.kind && l.name == object.name) {
                 all.push(object);
             }
@@ -178,13 +173,8 @@ impl Host {
 
     /// Sets the replicas of a workload to zero, and changes nothing else of it.
     pub async fn stop(&self, kind: Kind, name: &str) -> kube::Result<()> {
-        self.scale(kind, name, 0).await
-    }
-
-    /// Sets the replicas of a workload, and changes nothing else of it.
-    pub async fn scale(&self, kind: Kind, name: &str, replicas: i64) -> kube::Result<()> {
         let params = PatchParams { field_manager: Some(names::MANAGER.into()), ..PatchParams::default() };
-        let fields = serde_json::json!({"spec": {"replicas": replicas}});
+        let fields = serde_json::json!({"spec": {"replicas": 0}});
         gone(self.api(kind).patch_metadata(name, &params, &Patch::Merge(fields)).await)
     }
 

@@ -2,7 +2,7 @@
 //! tenants that the operator must not have.
 //!
 //! [`render`] turns a tenant into the objects of vCluster's chart, with the real `helm template`. [`host`] reads and writes objects of the
-//! tenant's namespace, [`inside`] those of the virtual cluster; [`backend`] is what installs it, [`offer`] which backends the platform allows.
+//! tenant's namespace, [`inside`] those of the virtual cluster; [`backend`] is what installs it.
 //! [`decide`], [`upgrade`], [`conditions`] and [`report`] are pure: what to write, which version runs, and what to report.
 //! [`reconcile`] and [`teardown`] execute, [`access`] gives the team its kubeconfig, [`tenant`] writes the tenant's own object; [`run`] wires all to the command line.
 
@@ -20,7 +20,6 @@ pub mod kubeconfig;
 pub mod live;
 pub mod metrics;
 pub mod names;
-pub mod offer;
 pub mod reconcile;
 pub mod render;
 pub mod report;

@@ -12,7 +12,7 @@ use kube::ResourceExt as _;
 
 use crate::{
     access,
-    backend::{self, Order, external},
+    backend::{self, external},
     conditions::{self, Facts, Progress},
     context::{Context, Input, Memory},
     decide::{self, ControlPlane},
@@ -221,7 +221,7 @@ async fn full(tenant: &GpuTenant, cluster: &VirtualCluster, context: &Context, m
     };
     let replicas = match cluster.backend {
         VirtualClusterBackend::External => external::replicas(&live),
-        _ => decide::replicas(cluster.suspend, &live),
+        VirtualClusterBackend::Helm => decide::replicas(cluster.suspend, &live),
     };
     let policy = policy(tenant, context, &host).await;
     let installed = match &policy {
@@ -233,16 +233,15 @@ async fn full(tenant: &GpuTenant, cluster: &VirtualCluster, context: &Context, m
     let wrote = matches!(installed, Ok(Installed::Applied { wrote: true, .. }));
     match installed {
         Ok(Installed::Applied { version, .. }) => progress.rendered = Some(Ok(version)),
-        Ok(Installed::Reported(report)) => {
+        Ok(Installed::Adopted(report)) => {
             progress.rendered = report.version.clone().map(Ok);
-            progress.backend = Some(report);
+            progress.adopted = Some(report);
         }
         Err(Failure::Render(error)) => progress.rendered = Some(Err(error)),
         Err(Failure::Api(error)) => progress.failed = Some(error),
         Err(Failure::Policy) => {}
     }
     let own = cluster.backend == VirtualClusterBackend::Helm;
-    // Flux and Argo CD are stopped through their object, which needs a spec that can be rendered
     if own && cluster.suspend && !matches!(progress.rendered, Some(Ok(_))) {
         // the objects of a later spec are applied as a whole, which is no repair
         memory.complete = None;
@@ -250,9 +249,7 @@ async fn full(tenant: &GpuTenant, cluster: &VirtualCluster, context: &Context, m
             progress.failed.get_or_insert_with(|| refused(&namespace, &error));
         }
     }
-    // a release that is suspended from its start is complete without any object
-    let done = matches!(progress.rendered, Some(Ok(_))) || progress.backend.as_ref().is_some_and(|report| report.done);
-    if !done && live.is_empty() {
+    if !matches!(progress.rendered, Some(Ok(_))) && live.is_empty() {
         return progress;
     }
     let pods = match host.control_plane_pods().await {
@@ -270,8 +267,6 @@ async fn full(tenant: &GpuTenant, cluster: &VirtualCluster, context: &Context, m
             return progress;
         }
     };
-    // what Flux and Argo CD were not given has stopped nothing
-    let replicas = if own || done || !cluster.suspend { replicas } else { external::replicas(&live) };
     let state = decide::control_plane(&name, replicas, &live, &pods);
     let synced = host.synced_pods().await;
     if let Ok(synced) = &synced {
@@ -328,8 +323,8 @@ async fn stop(host: &Host, live: &[Live]) -> kube::Result<()> {
 enum Installed {
     /// This program has applied the objects of this version; `wrote`: something was written in this pass.
     Applied { version: String, wrote: bool },
-    /// The backend reports.
-    Reported(Report),
+    /// How far the adoption is.
+    Adopted(Report),
 }
 
 /// Installs vCluster by the backend.
@@ -340,36 +335,16 @@ async fn install(
     (host, memory): (&Host, &mut Memory),
     (live, replicas): (&[Live], Replicas),
 ) -> Result<Installed, Failure> {
-    if let Some(report) = context.offer.refusal(cluster.backend) {
-        return Ok(Installed::Reported(report));
-    }
     if cluster.backend == VirtualClusterBackend::External {
         let report = external::observe(host, tenant, cluster, live).await;
-        return report.map(Installed::Reported).map_err(Failure::Api);
+        return report.map(Installed::Adopted).map_err(Failure::Api);
     }
-    let namespace = objects::namespace_of(tenant);
-    let failed = |error: kube::Error| Failure::Api(refused(&namespace, &error));
     let values = values::values(tenant, cluster, &context.values.0).map_err(Failure::Render)?;
     let version = rendered::version(tenant, cluster, context, (host, &mut *memory), (live, &values)).await?;
     let (key, objects) = rendered::objects(tenant, context, memory, (&version, &values)).await?;
-    let stopped = replicas != Replicas::Rendered;
-    let order = Order { tenant, version: &version, values: &values, stopped };
-    let report = match cluster.backend {
-        VirtualClusterBackend::FluxHelmRelease => {
-            backend::flux::hand_on(&context.client, &context.offer, &order).await.map_err(Failure::Api)?
-        }
-        VirtualClusterBackend::ArgoApplication => {
-            backend::argo::hand_on(&context.client, &context.offer, &order).await.map_err(Failure::Api)?
-        }
-        VirtualClusterBackend::Helm | VirtualClusterBackend::External => {
-            let applied = backend::helm::apply(tenant, context, (host, memory), (&key, &objects, live), replicas).await;
-            return Ok(Installed::Applied { wrote: applied.map_err(failed)?, version });
-        }
-    };
-    for (kind, name, replicas) in backend::scale(&objects, live, replicas) {
-        host.scale(kind, &name, replicas).await.map_err(failed)?;
-    }
-    Ok(Installed::Reported(report))
+    let applied = backend::helm::apply(tenant, context, (host, memory), (&key, &objects, live), replicas).await;
+    let wrote = applied.map_err(|error| Failure::Api(refused(&objects::namespace_of(tenant), &error)))?;
+    Ok(Installed::Applied { version, wrote })
 }
 
 /// The objects of the virtual cluster in the namespace that are observed, if the operator has bound this program's rights there for this
@@ -390,7 +365,7 @@ async fn owned(host: &Host, name: &str, namespace: &str, backend: VirtualCluster
     match tenant {
         Some(tenant) if tenant == name => match backend {
             VirtualClusterBackend::Helm => host.applied().await.map_err(failed),
-            _ => host.workloads().await.map_err(failed),
+            VirtualClusterBackend::External => host.workloads().await.map_err(failed),
         },
         Some(other) => Err(Absent::Failed(format!(
             "namespace {namespace} belongs to tenant {other}: choose another name in spec.namespaces"

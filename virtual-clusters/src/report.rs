@@ -1,37 +1,32 @@
-//! What a backend reports about the installation of a virtual cluster. Pure.
+//! What is reported about a vCluster that something else installs. Pure.
 
-use gputenancy_crds::reasons::{self, Reason};
+use gputenancy_crds::reasons::Reason;
 
-/// What another controller has made of its object, or why it has none.
+/// How far the adoption is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// vCluster is installed as wanted.
+    /// It is adopted.
     pub done: bool,
     /// Reason of `ChartRendered`.
     pub reason: Reason,
     /// Its message.
     pub message: String,
-    /// The installed version, where it is known.
+    /// The version that runs, where it is known.
     pub version: Option<String>,
 }
 
 impl Report {
-    /// Installed as wanted.
+    /// Adopted.
     pub fn done(reason: Reason, message: impl Into<String>) -> Self {
         Self { done: true, reason, message: message.into(), version: None }
     }
 
-    /// Not yet, and nothing has failed.
-    pub fn waits(message: impl Into<String>) -> Self {
-        Self { done: false, reason: reasons::APPLYING, message: message.into(), version: None }
-    }
-
-    /// Not without a change.
+    /// Not adopted.
     pub fn failed(reason: Reason, message: impl Into<String>) -> Self {
         Self { done: false, reason, message: message.into(), version: None }
     }
 
-    /// With the installed version.
+    /// With the version that runs.
     #[must_use]
     pub fn version(self, version: impl Into<String>) -> Self {
         Self { version: Some(version.into()), ..self }

@@ -61,7 +61,7 @@ impl Probes for Health {
 
 /// Runs until a signal or an error. One replica is enough: a second one would apply the same objects.
 pub async fn run(args: Args) -> Result<(), RunError> {
-    let Args { charts, values, standard, offer, helm, concurrency, listen, identity, log } = args;
+    let Args { charts, values, standard, helm, concurrency, listen, identity, log } = args;
     log.init()?;
     let stop = CancellationToken::new();
     shutdown::on_signal(stop.clone())?;
@@ -71,7 +71,7 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     let metrics = Arc::new(Metrics::default());
     let served = tokio::spawn(endpoints::serve(listen, Health(metrics.clone()), stop.clone()));
     let publisher = Publisher::new(client.clone(), "gputenancy.io/virtual-clusters", identity);
-    let context = Arc::new(Context::new(client.clone(), publisher, (charts, values), standard, helm, offer, metrics));
+    let context = Arc::new(Context::new(client.clone(), publisher, (charts, values), standard, helm, metrics));
     let known = context.clone();
     // a tenant that cannot be read must not end the watch of the others
     let tenants = Api::<Unmanaged<DeserializeGuard<GpuTenant>>>::all(client);

@@ -83,7 +83,7 @@ pub async fn run(tenant: &GpuTenant, context: &Context) -> kube::Result<Outcome>
     let host = Host::new(context.client.clone(), &namespace, &name);
     let backend = backend::installed(Some(&old)).unwrap_or_default();
     let installed = Installed { name: &name, namespace: &namespace, backend, reclaim: reclaim(tenant, backend, &old) };
-    let left = match step(&host, context, &installed, now.duration_since(since)).await {
+    let left = match step(&host, &installed, now.duration_since(since)).await {
         Ok(Step::Done(removed)) => return Ok(Outcome::Done(removed)),
         Ok(Step::Left(left)) => left,
         // no namespace, or one without this program's rights: the operator says why, and waits only for a namespace that is the tenant's
@@ -186,32 +186,24 @@ struct Installed<'a> {
     reclaim: Reclaim,
 }
 
-async fn step(host: &Host, context: &Context, installed: &Installed<'_>, waited: SignedDuration) -> kube::Result<Step> {
+async fn step(host: &Host, installed: &Installed<'_>, waited: SignedDuration) -> kube::Result<Step> {
     let Installed { name, namespace, backend, reclaim } = *installed;
     let patient = waited < PATIENCE;
-    // first: Flux and Argo CD would restore what is deleted here
-    let handed = backend::remove(&context.client, &context.offer, backend, (name, namespace)).await?;
-    if let Some(left) = handed.filter(|_| patient) {
-        return Ok(Step::Left(left));
-    }
     // in the namespace of another tenant nothing is this one's
     if host.tenant().await?.is_some_and(|tenant| tenant != name) {
         return Ok(Step::Done(Removed::from(match backend {
             VirtualClusterBackend::External => Volumes::InUse,
-            _ => Volumes::Untouched,
+            VirtualClusterBackend::Helm => Volumes::Untouched,
         })));
     }
     if backend == VirtualClusterBackend::External {
         return release(host, (name, namespace), waited).await;
     }
-    let own = backend == VirtualClusterBackend::Helm;
-    let objects = async || if own { host.everything().await } else { host.released().await };
-    let live = objects().await?;
+    let live = host.everything().await?;
     for workload in decide::unstopped(&live) {
         host.stop(workload.kind, &workload.name).await?;
     }
-    // what Flux and Argo CD have deleted may leave pods that still end
-    let runs = !own || live.iter().any(|l| l.kind.is_workload());
+    let runs = live.iter().any(|l| l.kind.is_workload());
     let control_plane = host.control_plane_pods().await?;
     if runs && patient && !control_plane.is_empty() {
         return Ok(Step::Left("pods of the control plane".into()));
@@ -235,7 +227,7 @@ async fn step(host: &Host, context: &Context, installed: &Installed<'_>, waited:
             Volumes::Deleted
         }
     };
-    let left = objects().await?;
+    let left = host.everything().await?;
     let first = left.first().map(|l| format!("{} {} in namespace {namespace}", l.kind.kind, l.name));
     Ok(match first {
         Some(first) if patient => Step::Left(first),
@@ -281,8 +273,8 @@ mod tests {
         assert_eq!(of(&json!({"version": "0.36.1"}), Some(Reclaim::Retain)), Reclaim::Delete);
         assert_eq!(of(&json!(null), Some(Reclaim::Retain)), Reclaim::Retain);
         assert_eq!(of(&json!(null), None), Reclaim::Delete);
-        let next = json!({"version": "0.36.1", "backend": "FluxHelmRelease", "storage": {"reclaim": "Delete"}});
-        assert_eq!(of(&next, Some(Reclaim::Retain)), Reclaim::Retain, "it is about the next virtual cluster");
+        let next = json!({"version": "0.36.1", "backend": "External"});
+        assert_eq!(of(&next, Some(Reclaim::Delete)), Reclaim::Delete, "it is about the next virtual cluster");
     }
 
     #[test]

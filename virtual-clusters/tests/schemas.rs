@@ -1,7 +1,7 @@
-//! The objects for Flux and Argo CD against the schemas of their CRDs.
+//! The samples for Flux and Argo CD: against the schemas of their CRDs, the values of this program, and the tenant that adopts their vCluster.
 //!
 //! The CRDs are theirs: `make tools` takes them from their Go modules, in the versions of `integration/tools/crds/go.mod`. An API server validates
-//! the same objects in `crds_of_flux_and_argo_cd_admit_the_objects_of_the_controller` of the end-to-end tests.
+//! the same objects in `crds_of_flux_and_argo_cd_admit_the_samples` of the end-to-end tests.
 
 #![allow(
     clippy::expect_used,
@@ -11,14 +11,33 @@
     reason = "helpers of tests may panic as tests do"
 )]
 
-use std::{fs, path::Path};
-
-use gputenancy_crds::{GpuTenant, GpuTenantSpec, TenantNamespace};
-use gputenancy_virtual_clusters::{
-    backend::{Order, argo, flux, handed::Wanted},
-    offer::Offer,
+use std::{
+    fs,
+    path::{Path, PathBuf},
 };
+
+use gputenancy_crds::{GpuTenant, VirtualClusterBackend, names::ADOPTABLE_LABEL};
+use gputenancy_virtual_clusters::render::values::values;
 use serde_json::{Value, json};
+
+const FLUX: &str = "virtual-clusters/flux.yaml";
+const ARGO_CD: &str = "virtual-clusters/argo-cd.yaml";
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The objects of a sample.
+fn sample(file: &str) -> Vec<Value> {
+    let path = root().join("samples").join(file);
+    let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    serde_saphyr::from_multiple(&text).unwrap()
+}
+
+/// The object of this kind in a sample.
+fn object(file: &str, kind: &str) -> Value {
+    sample(file).into_iter().find(|object| object["kind"] == kind).unwrap_or_else(|| panic!("{file} has no {kind}"))
+}
 
 /// What an object has that the schema does not allow, as `PATH: PROBLEM`: types, required fields, enums,
 /// and unknown fields, which the API server would drop. Patterns and ranges are left to it.
@@ -67,46 +86,66 @@ fn problems(schema: &Value, value: &Value, path: &str) -> Vec<String> {
     found
 }
 
-/// The schema of this resource and version in the folder.
-fn schema(wanted: &Wanted) -> Value {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/toolset/crds");
+/// The schema of this object's kind and version in the folder.
+fn schema(object: &Value) -> Value {
+    let folder = root().join("target/toolset/crds");
     let entries = fs::read_dir(&folder);
     let folder = folder.display();
     let entries = entries.unwrap_or_else(|e| panic!("{folder}: {e}; run `make tools`"));
     let files = entries.map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap());
     let mut documents = files.flat_map(|text| serde_saphyr::from_multiple::<Value>(&text).unwrap());
-    let resource = wanted.resource;
+    let (api_version, kind) = (object["apiVersion"].as_str().unwrap(), &object["kind"]);
+    let (group, version) = api_version.split_once('/').unwrap();
     let crd = documents
-        .find(|d| d["spec"]["group"] == resource.group && d["spec"]["names"]["plural"] == resource.plural)
-        .unwrap_or_else(|| panic!("{folder} has no CRD of {}.{}: run `make tools`", resource.plural, resource.group));
+        .find(|d| d["spec"]["group"] == group && d["spec"]["names"]["kind"] == *kind)
+        .unwrap_or_else(|| panic!("{folder} has no CRD of {kind} in {group}: run `make tools`"));
     let versions = crd["spec"]["versions"].as_array().cloned().unwrap_or_default();
-    let version = versions.into_iter().find(|v| v["name"] == resource.version && v["served"] == true);
-    version.unwrap_or_else(|| panic!("{} is not served", resource.api_version()))["schema"]["openAPIV3Schema"].clone()
-}
-
-/// All objects of both backends, running and stopped, with both kinds of repositories.
-fn objects() -> Vec<Wanted> {
-    let namespaces = vec![TenantNamespace { name: "ns-a".into(), adopt: false }];
-    let tenant = GpuTenant::new("team-a", GpuTenantSpec { namespaces, ..GpuTenantSpec::default() });
-    let values = json!({"telemetry": {"enabled": false}, "controlPlane": {"coredns": {"priorityClassName": null}}});
-    let mut all = Vec::new();
-    for repository in ["https://charts.loft.sh", "oci://registry.example/charts"] {
-        let repository = repository.parse().unwrap();
-        let offer = Offer { repository, flux: true, argo_namespace: "argocd".into(), argo_project: "default".into() };
-        for stopped in [false, true] {
-            let order = Order { tenant: &tenant, version: "0.36.1", values: &values, stopped };
-            all.push(flux::source(&order, &offer.repository));
-            all.push(flux::release(&order, &offer.repository));
-            all.push(argo::application(&order, &offer));
-        }
-    }
-    all
+    let version = versions.into_iter().find(|v| v["name"] == version && v["served"] == true);
+    version.unwrap_or_else(|| panic!("{api_version} is not served"))["schema"]["openAPIV3Schema"].clone()
 }
 
 #[test]
-fn objects_match_the_schemas_of_flux_and_argo_cd() {
-    for wanted in objects() {
-        assert_eq!(problems(&schema(&wanted), &wanted.content, ""), Vec::<String>::new(), "{}", wanted.content);
+fn samples_match_the_schemas_of_flux_and_argo_cd() {
+    for (file, kind) in [(FLUX, "HelmRepository"), (FLUX, "HelmRelease"), (ARGO_CD, "Application")] {
+        let object = object(file, kind);
+        assert_eq!(problems(&schema(&object), &object, ""), Vec::<String>::new(), "{file}: {kind}");
+    }
+}
+
+#[test]
+fn samples_install_what_the_controller_renders_and_the_tenant_adopts() {
+    let tenant: GpuTenant = serde_json::from_value(object("virtual-cluster-external.yaml", "GpuTenant")).unwrap();
+    let cluster = tenant.spec.virtual_cluster.clone().unwrap();
+    assert_eq!(cluster.backend, VirtualClusterBackend::External);
+    let (name, namespace) = (tenant.metadata.name.as_deref().unwrap(), &tenant.spec.namespaces[0]);
+    assert!(namespace.adopt);
+    let expected = json!({
+        "release": name, "namespace": namespace.name, "chart": "vcluster", "version": cluster.version,
+        "repository": "https://charts.loft.sh", "values": values(&tenant, &cluster, &json!({})).unwrap(),
+    });
+
+    let (repository, release) = (object(FLUX, "HelmRepository"), object(FLUX, "HelmRelease"));
+    let (spec, chart) = (&release["spec"], &release["spec"]["chart"]["spec"]);
+    let source = json!({"kind": "HelmRepository", "name": repository["metadata"]["name"]});
+    assert_eq!(chart["sourceRef"], source);
+    assert_eq!(release["metadata"]["namespace"], repository["metadata"]["namespace"]);
+    let flux = json!({
+        "release": spec["releaseName"], "namespace": spec["targetNamespace"], "chart": chart["chart"],
+        "version": chart["version"], "repository": repository["spec"]["url"], "values": spec["values"],
+    });
+    assert_eq!(flux, expected);
+
+    let application = object(ARGO_CD, "Application");
+    let (spec, source) = (&application["spec"], &application["spec"]["source"]);
+    let argo_cd = json!({
+        "release": source["helm"]["releaseName"], "namespace": spec["destination"]["namespace"], "chart": source["chart"],
+        "version": source["targetRevision"], "repository": source["repoURL"], "values": source["helm"]["valuesObject"],
+    });
+    assert_eq!(argo_cd, expected);
+
+    for file in [FLUX, ARGO_CD] {
+        let metadata = &object(file, "Namespace")["metadata"];
+        assert_eq!((&metadata["name"], &metadata["labels"][ADOPTABLE_LABEL]), (&json!(namespace.name), &json!("true")));
     }
 }
 

@@ -1,16 +1,11 @@
 //! Validation of `GpuTenant.spec.virtualCluster.backend` by the API server: fields that an adopted vCluster has not, and changes. And of the
-//! objects for Flux and Argo CD, with their own CRDs.
+//! samples for Flux and Argo CD, with their own CRDs.
 
 use e2e::{
     Error, Result, World,
     actor::{Actor, Verb},
     objects::ensure,
     product,
-};
-use gputenancy_crds::GpuTenant;
-use gputenancy_virtual_clusters::{
-    backend::{Order, argo, flux},
-    offer::Offer,
 };
 use serde_json::{Value, json};
 
@@ -31,9 +26,8 @@ async fn crds_refuse_fields_that_would_change_an_adopted_virtual_cluster() {
     let suspend = Some("spec.virtualCluster.suspend: with backend External");
     let resources = Some("spec.virtualCluster.resources: with backend External");
     let storage = Some("spec.virtualCluster.storage: with backend External");
-    let cases: [(&str, Value, Option<&str>); 8] = [
+    let cases: [(&str, Value, Option<&str>); 7] = [
         ("by-default", json!({"values": {"a": 1}, "suspend": true}), None),
-        ("flux", json!({"backend": "FluxHelmRelease", "values": {"a": 1}, "suspend": true}), None),
         ("adopted", json!({"backend": "External"}), None),
         ("adopted-with-values", json!({"backend": "External", "values": {"a": 1}}), values),
         ("adopted-with-resources", json!({"backend": "External", "resources": {"requests": {"cpu": "1"}}}), resources),
@@ -56,11 +50,10 @@ async fn crds_refuse_another_backend_and_removal_under_protection() {
     let protected = Some("spec.virtualCluster: removing it deletes the virtual cluster and its data");
     let removed = json!({"spec": {"virtualCluster": null}});
     let backend = |name: &str| json!({"spec": {"virtualCluster": {"backend": name}}});
-    let cases: [(&str, Value, Value, Option<&str>); 6] = [
+    let cases: [(&str, Value, Value, Option<&str>); 5] = [
         ("helm", json!({"version": "0.36.1"}), backend("Helm"), None),
-        ("helm", json!({"version": "0.36.1"}), backend("FluxHelmRelease"), other),
+        ("helm", json!({"version": "0.36.1"}), backend("External"), other),
         ("helm", json!({"version": "0.36.1"}), removed.clone(), protected),
-        ("argo", json!({"version": "0.36.1", "backend": "ArgoApplication"}), backend("External"), other),
         ("adopted", json!({"version": "0.36.1", "backend": "External"}), backend("Helm"), other),
         // nothing is lost
         ("adopted", json!({"version": "0.36.1", "backend": "External"}), removed, None),
@@ -73,7 +66,7 @@ async fn crds_refuse_another_backend_and_removal_under_protection() {
 }
 
 #[tokio::test]
-async fn crds_of_flux_and_argo_cd_admit_the_objects_of_the_controller() {
+async fn crds_of_flux_and_argo_cd_admit_the_samples() {
     let world = World::attach().await.unwrap();
     // with a slash at its end: it is a link
     let crds = product::root().join("target/toolset/crds/").display().to_string();
@@ -81,7 +74,7 @@ async fn crds_of_flux_and_argo_cd_admit_the_objects_of_the_controller() {
         ensure(std::path::Path::new(&crds).is_dir(), format!("{crds} is missing: run `make tools`"))?;
         world.kubectl(&["apply", "--server-side", "-f", &crds]).await?;
         world.kubectl(&["wait", "--for=condition=Established", "--timeout=2m", "-f", &crds]).await?;
-        let objects = handed_on()?;
+        let objects = samples()?;
         let unknown = "field not declared in schema";
         for object in &objects {
             dry_run(&world, object).await?;
@@ -98,25 +91,23 @@ async fn crds_of_flux_and_argo_cd_admit_the_objects_of_the_controller() {
     world.keeping_evidence("crds-of-backends", async { outcome.and(removed.map(drop)) }).await;
 }
 
-/// The objects of both backends, with both kinds of repositories, running and stopped; in a namespace that exists.
-fn handed_on() -> Result<Vec<Value>> {
-    let team: GpuTenant = serde_json::from_value(tenant("default", json!({"version": "0.36.1"})))
-        .map_err(|e| Error::Wrong(e.to_string()))?;
-    let values = json!({"telemetry": {"enabled": false}, "controlPlane": {"coredns": {"priorityClassName": null}}});
+/// The objects of Flux and Argo CD in the samples, in a namespace that exists.
+fn samples() -> Result<Vec<Value>> {
     let mut all = Vec::new();
-    for repository in ["https://charts.loft.sh", "oci://registry.example/charts"] {
-        let repository = repository.parse().map_err(Error::Wrong)?;
-        let offer = Offer { repository, flux: true, argo_namespace: "default".into(), argo_project: "default".into() };
-        for stopped in [false, true] {
-            let order = Order { tenant: &team, version: "0.36.1", values: &values, stopped };
-            let [source, release] = [flux::source, flux::release].map(|object| object(&order, &offer.repository));
-            all.extend([source, release, argo::application(&order, &offer)].map(|wanted| wanted.content));
-        }
+    for file in ["flux.yaml", "argo-cd.yaml"] {
+        let path = product::root().join("samples/virtual-clusters").join(file);
+        let text = std::fs::read_to_string(&path).map_err(|source| Error::Io { what: file.into(), source })?;
+        let objects: Vec<Value> = serde_saphyr::from_multiple(&text).map_err(|e| Error::Wrong(e.to_string()))?;
+        all.extend(objects.into_iter().filter(|object| object["metadata"]["namespace"].is_string()));
     }
+    for object in &mut all {
+        object["metadata"]["namespace"] = json!("default");
+    }
+    ensure(all.len() == 3, format!("{all:?}"))?;
     Ok(all)
 }
 
-/// Server-side apply as by the controller, with strict validation and without a write.
+/// Server-side apply, with strict validation and without a write.
 async fn dry_run(world: &World, object: &Value) -> Result<()> {
     let io = |source| Error::Io { what: "writing an object".into(), source };
     let file = tempfile::Builder::new().suffix(".json").tempfile().map_err(io)?;

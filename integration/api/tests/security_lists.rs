@@ -324,13 +324,6 @@ pub(crate) fn controller(pod: Value, finalizers: &[&str]) -> Vec<Entry> {
             vec![(Verb::Create, EVENTS.into(), event("gputenancy.io/virtual-clusters", json!({})))],
             &[],
         ),
-        Entry {
-            begins: "with `virtualClusters.flux`: write HelmReleases",
-            shown: Shown::Elsewhere(
-                "offline/rights_page.rs",
-                "page_lists_exactly_the_rights_that_the_chart_gives_its_programs",
-            ),
-        },
     ]
 }
 

@@ -1,4 +1,4 @@
-//! The backend `External`: a vCluster that something else has installed in the tenant's namespace. No object of its chart is written or
+//! The backend `External`: a vCluster that something else installs in the tenant's namespace, such as Flux or Argo CD. No object of its chart is written or
 //! deleted; inside, the team's account, the catalog, `RuntimeClasses` and what nodes show are this program's, and go when the field does.
 
 use std::collections::BTreeMap;
@@ -85,13 +85,11 @@ pub async fn release(host: &Host, (tenant, namespace): (&str, &str)) -> Result<(
 
 #[cfg(test)]
 mod tests {
+    use gputenancy_crds::{GpuTenantSpec, TenantNamespace, VirtualClusterBackend};
     use serde_json::json;
 
     use super::*;
-    use crate::{
-        backend::{fixtures, service},
-        render::objects::KINDS,
-    };
+    use crate::{backend::service, render::objects::KINDS};
 
     fn workload(chart: &str, replicas: i64) -> Live {
         let kind = *KINDS.iter().find(|k| k.kind == "StatefulSet").unwrap();
@@ -153,8 +151,10 @@ mod tests {
     fn address_is_in_the_certificate_without_further_settings() {
         let mut cluster: VirtualCluster =
             serde_json::from_value(json!({"version": "0.36.1", "backend": "External"})).unwrap();
-        assert_eq!(service(&fixtures::tenant(), &cluster), "team-a.ns-a");
-        cluster.backend = gputenancy_crds::VirtualClusterBackend::Helm;
-        assert_eq!(service(&fixtures::tenant(), &cluster), "team-a.ns-a.svc");
+        let namespaces = vec![TenantNamespace { name: "ns-a".into(), adopt: false }];
+        let tenant = GpuTenant::new("team-a", GpuTenantSpec { namespaces, ..GpuTenantSpec::default() });
+        assert_eq!(service(&tenant, &cluster), "team-a.ns-a");
+        cluster.backend = VirtualClusterBackend::Helm;
+        assert_eq!(service(&tenant, &cluster), "team-a.ns-a.svc");
     }
 }

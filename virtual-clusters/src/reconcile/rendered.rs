@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gputenancy_crds::{GpuTenant, VirtualCluster, VirtualClusterBackend, VirtualClusterStatus, reasons};
+use gputenancy_crds::{GpuTenant, VirtualCluster, VirtualClusterStatus, reasons};
 use gputenancy_service::events::EventType;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -34,13 +34,6 @@ pub(super) async fn version(
     let status = tenant.status.as_ref().and_then(|s| s.virtual_cluster.as_ref());
     let name = tenant.name_any();
     let (label, reported) = (decide::running_version(&name, live), status.and_then(|s| s.version.clone()));
-    if cluster.backend != VirtualClusterBackend::Helm {
-        // Flux and Argo CD have been given none but these; another label is a change of an owner
-        let known = |label: &String| reported.is_none() || context.charts.0.contains_key(label);
-        let running = label.filter(known).or(reported);
-        version::choose(&context.charts, &cluster.version, running.as_deref()).map_err(Failure::Render)?;
-        return Ok(cluster.version.clone());
-    }
     let running = upgrade::running(label.as_deref(), reported.as_deref(), memory.upgrade.as_ref()).map(str::to_owned);
     let state = if memory.upgrade.is_some() {
         let pods = host.control_plane_pods().await;

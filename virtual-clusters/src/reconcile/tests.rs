@@ -13,7 +13,6 @@ use super::*;
 use crate::{
     args::{Chart, Charts, Standard, Values},
     metrics::Metrics,
-    offer::Offer,
     render::RenderError,
 };
 
@@ -102,15 +101,12 @@ async fn passed_without(missing: &'static str, cluster: Value, replicas: i64) ->
 
 fn context(client: kube::Client) -> Context {
     let chart = Chart { version: "0.36.1".into(), file: "/nonexistent".into(), sha256: String::new(), url: None };
-    let repository = "https://charts.loft.sh".parse().unwrap();
-    let offer = Offer { repository, flux: true, argo_namespace: "argocd".into(), argo_project: "default".into() };
     Context::new(
         client.clone(),
         Publisher::new(client, "controller", "test"),
         (Charts([("0.36.1".to_owned(), chart)].into()), Values(json!({}))),
         Standard::default(),
         "/nonexistent".into(),
-        offer,
         Arc::new(Metrics::default()),
     )
 }
@@ -182,10 +178,10 @@ async fn nothing_is_applied_before_the_policy_of_the_tenant_exists() {
         ("/resourcequotas/gputenancy", "ResourceQuota gputenancy"),
         ("/networkpolicies/gputenancy", "NetworkPolicy gputenancy"),
     ] {
-        for backend in ["Helm", "FluxHelmRelease", "ArgoApplication", "External"] {
+        for backend in ["Helm", "External"] {
             let (progress, requests) = passed_without(missing, spec(backend), 1).await;
             assert_eq!(progress.policy, Some(Err(name.to_owned())));
-            assert!(progress.rendered.is_none() && progress.backend.is_none(), "{progress:?}");
+            assert!(progress.rendered.is_none() && progress.adopted.is_none(), "{progress:?}");
             assert!(progress.control_plane.is_some(), "what runs is observed");
             assert!(requests.iter().all(|r| r.starts_with("GET")), "{requests:?}");
         }
@@ -194,18 +190,4 @@ async fn nothing_is_applied_before_the_policy_of_the_tenant_exists() {
     suspended["suspend"] = json!(true);
     let (_, requests) = passed_without("/resourcequotas/", suspended, 1).await;
     assert!(requests.iter().any(|r| r == STOP), "it is suspended all the same: {requests:?}");
-}
-
-#[tokio::test]
-async fn refused_spec_stops_nothing_of_flux_and_argo_and_is_not_reported_as_a_pause() {
-    for backend in ["FluxHelmRelease", "ArgoApplication"] {
-        let spec = json!({"version": "0.36.1", "backend": backend, "values": {"rbac": {}}, "suspend": true});
-        let (progress, requests) = passed(spec.clone(), 1).await;
-        assert!(matches!(progress.rendered, Some(Err(_))), "{progress:?}");
-        assert!(matches!(progress.control_plane, Some(ControlPlane::Starting(_))), "{progress:?}");
-        assert!(requests.iter().all(|r| r.starts_with("GET")), "{requests:?}");
-
-        let (progress, _) = passed(spec, 0).await;
-        assert_eq!(progress.control_plane, Some(ControlPlane::Paused), "it was stopped before");
-    }
 }

@@ -56,10 +56,6 @@ const ALL: [&str; 9] = [
     "virtualClusters.enabled=true",
 ];
 
-/// Values that offer Flux and Argo CD as backends of virtual clusters.
-const BACKENDS: [&str; 3] =
-    ["virtualClusters.enabled=true", "virtualClusters.flux=true", "virtualClusters.argo.namespace=argocd"];
-
 /// Secrets that tenants may pull images with.
 const PULLS: &str = "tenants.imagePullSecrets={registry,mirror.example}";
 
@@ -150,7 +146,6 @@ fn chart_templates_match_snapshots() {
         "virtual-clusters-priority",
         rendered("virtual-clusters-priority.yaml", &["virtualClusters.enabled=true", classes])
     );
-    insta::assert_snapshot!("virtual-clusters-with-backends", rendered("virtual-clusters.yaml", &BACKENDS));
     for file in ["pull-secrets", "tenant-pull-secrets"] {
         insta::assert_snapshot!(file, rendered(&format!("{file}.yaml"), &[PULLS]));
     }

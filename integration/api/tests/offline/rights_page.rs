@@ -11,27 +11,22 @@ use serde_json::Value;
 use crate::offline::chart::rendered;
 
 /// Values that a rule may need, each with the value that takes the rule away.
-const FEATURES: [(&str, &str); 6] = [
+const FEATURES: [(&str, &str); 4] = [
     ("tenants.imagePullSecrets", "tenants.imagePullSecrets=null"),
     ("budget.wakeControllers", "budget.wakeControllers=false"),
     ("tenants.ownersReadTenant", "tenants.ownersReadTenant=false"),
     ("virtualClusters.enabled", "virtualClusters.enabled=false"),
-    ("virtualClusters.flux", "virtualClusters.flux=false"),
-    ("virtualClusters.argo.namespace", "virtualClusters.argo.namespace="),
 ];
 /// Values with which the chart renders every rule, and namespaces that the page names by their value.
-const EVERYTHING: [&str; 6] = [
+const EVERYTHING: [&str; 4] = [
     "tenants.imagePullSecrets={of-the-list}",
     "virtualClusters.enabled=true",
-    "virtualClusters.flux=true",
-    "virtualClusters.argo.namespace=of-argo",
     "migManager.namespace=of-mig-manager",
     "devicePlugin.namespace=of-device-plugin",
 ];
 /// What the page calls namespaces and names.
-const PLACES: [(&str, &str); 4] = [
+const PLACES: [(&str, &str); 3] = [
     (product::NAMESPACE, "the release's namespace"),
-    ("of-argo", "`virtualClusters.argo.namespace`"),
     ("of-mig-manager", "`migManager.namespace`"),
     ("of-device-plugin", "`devicePlugin.namespace`"),
 ];

@@ -104,19 +104,12 @@ async fn labelled(
 ) -> (Memory, Vec<(String, String, Value)>) {
     let (writes, files) = (Writes::default(), Files::new(test));
     let client = server(label, &writes);
-    let offer = Offer {
-        repository: "https://charts.loft.sh".parse().unwrap(),
-        flux: false,
-        argo_namespace: String::new(),
-        argo_project: "default".into(),
-    };
     let context = Context::new(
         client.clone(),
         Publisher::new(client, "controller", "test"),
         (files.charts(&["0.35.3", "0.36.1"]), Values(json!({}))),
         Standard::default(),
         Path::new(env!("CARGO_MANIFEST_DIR")).join("src/reconcile/tests/helm"),
-        offer,
         Arc::new(Metrics::default()),
     );
     let cluster: VirtualCluster = serde_json::from_value(json!({"version": "0.36.1"})).unwrap();

@@ -1,11 +1,12 @@
 //! A vCluster that exists before its tenant, from `helm template` and `kubectl apply`: it is adopted without a write to an object of its chart,
-//! and runs on when it is released.
+//! is held to quota and policies of the tenant, and runs on when it is released. Its values are those of the samples for Flux and Argo CD.
 
 use std::collections::BTreeMap;
 
 use e2e::{
     Error, Result, World,
-    fixtures::{merged, mig_profile, pool, tenant},
+    actor::{Actor, Verb},
+    fixtures::{merged, mig_profile, pod_spec, pool, tenant},
     objects::{self, ensure},
     scenario::{tenant_ready, wait_for_devices},
     virtual_cluster::{VERSION, platform_values},
@@ -56,6 +57,7 @@ async fn adoption(world: &World) -> Result<()> {
     inside.set(&[pod("one", RESOURCE, "1", json!({}))]).await?;
     inside.running(1).await?;
     wait_for_devices(world, &[NODE], 1).await?;
+    held_to_quota_and_policies(world).await?;
     unchanged(world, &applied, &before).await?;
 
     let running = objects::running(&world.client, TEAM).await?;
@@ -70,6 +72,31 @@ async fn adoption(world: &World) -> Result<()> {
     let now = objects::running(&world.client, TEAM).await?;
     ensure(now == running, format!("before {running:?}, now {now:?}"))?;
     serves(world).await
+}
+
+/// A pod beyond the budget and one that Pod Security forbids are refused; a new pod of the control plane is admitted.
+async fn held_to_quota_and_policies(world: &World) -> Result<()> {
+    let selector = format!("app=vcluster,release={TEAM}");
+    let text = world.kubectl(&["get", "pods", "-n", TEAM, "-l", &selector, "-o", "json"]).await?;
+    let list: Value = serde_json::from_str(&text).map_err(|e| Error::Wrong(e.to_string()))?;
+    let mut pod = list["items"][0].clone();
+    ensure(pod["spec"]["containers"].is_array(), format!("no pod of the control plane: {text}"))?;
+    pod["metadata"] = json!({"name": "again", "labels": pod["metadata"]["labels"]});
+    for key in ["nodeName", "hostname", "subdomain"] {
+        pod["spec"].as_object_mut().map(|spec| spec.remove(key));
+    }
+    pod["status"] = json!({});
+    let of = |spec: Value| json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": spec});
+    let host = of(merged(pod_spec(RESOURCE), json!({"hostNetwork": true})));
+    let path = format!("/api/v1/namespaces/{TEAM}/pods");
+    for (pod, refusal) in [
+        (pod, None),
+        (of(pod_spec(RESOURCE)), Some("exceeded quota: gputenancy, requested: requests.nvidia.com/mig-1g.10gb=1")),
+        (host, Some("violates PodSecurity")),
+    ] {
+        Actor::Admin.check(&world.client, Verb::Create, &path, &pod, refusal).await?;
+    }
+    Ok(())
 }
 
 /// Applies the chart's objects in a namespace of no tenant, and waits until the vCluster serves. Returns kinds and names.
