@@ -36,6 +36,7 @@ pub mod reasons;
 mod rollout;
 mod sharing;
 mod tolerant;
+pub mod vcluster;
 mod virtual_cluster;
 
 pub use change_phase::ChangePhase;

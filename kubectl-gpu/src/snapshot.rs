@@ -7,11 +7,10 @@
 
 use std::collections::BTreeSet;
 
-use gputenancy_crds::{GpuNode, condition};
+use gputenancy_crds::{GpuNode, condition, vcluster};
 use gputenancy_engine::{
     ownership::DRA_DRIVER,
     projection::{project_node, strip_metadata},
-    virtual_pod::keys,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::Resource;
@@ -128,7 +127,7 @@ fn in_virtual_cluster(world: &World, namespace: &str) -> bool {
 fn pod(pod: &PodRecord, budgets: &[&BudgetRecord], synced: bool) -> Value {
     let mut pod = pod.clone();
     let mut marks = pod.metadata.annotations.clone().unwrap_or_default();
-    marks.retain(|key, value| synced && keys::ANNOTATIONS.contains(&key.as_str()) && value.len() <= LONGEST_MARK);
+    marks.retain(|key, value| synced && vcluster::ANNOTATIONS.contains(&key.as_str()) && value.len() <= LONGEST_MARK);
     strip_metadata(&mut pod);
     if !marks.is_empty() {
         pod.metadata.annotations.get_or_insert_default().extend(marks);
@@ -138,7 +137,7 @@ fn pod(pod: &PodRecord, budgets: &[&BudgetRecord], synced: bool) -> Value {
         .filter(|b| b.metadata.namespace == pod.metadata.namespace)
         .filter_map(|b| b.spec.selector.as_ref())
         .flat_map(selected)
-        .chain([TEMPLATE_HASH].into_iter().chain(keys::LABELS.into_iter().filter(|_| synced)).map(str::to_owned))
+        .chain([TEMPLATE_HASH].into_iter().chain(vcluster::LABELS.into_iter().filter(|_| synced)).map(str::to_owned))
         .collect();
     let controller = |o: &k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference| o.controller == Some(true);
     if let Some(labels) = &mut pod.metadata.labels {

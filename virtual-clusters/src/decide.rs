@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use gputenancy_crds::vcluster;
 use k8s_openapi::{
     api::core::v1::Pod,
     jiff::{SignedDuration, Timestamp},
@@ -65,7 +66,7 @@ pub fn replicas(suspend: bool, live: &[Live]) -> Replicas {
         l.kind.is_workload()
             && l.content
                 .pointer("/metadata/annotations")
-                .and_then(|a| a.get(names::PAUSED))
+                .and_then(|a| a.get(vcluster::PAUSED))
                 .is_some_and(|v| v == "true")
     };
     match (suspend, live.iter().any(paused)) {
@@ -100,7 +101,7 @@ fn control_plane_of<'l>(name: &str, live: &'l [Live]) -> Option<&'l Live> {
 /// The version of vCluster that runs, from the label of its chart on the workload: it is written with the workload, before any status.
 pub fn running_version(name: &str, live: &[Live]) -> Option<String> {
     let workload = control_plane_of(name, live)?;
-    let chart = workload.content.pointer("/metadata/labels/chart")?.as_str()?;
+    let chart = workload.content.pointer("/metadata/labels")?.get(vcluster::CHART)?.as_str()?;
     chart.strip_prefix("vcluster-").map(str::to_owned)
 }
 

@@ -3,7 +3,11 @@
 use std::collections::BTreeMap;
 
 use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
-use gputenancy_crds::{metadata::Unmanaged, names as labels};
+use gputenancy_crds::{
+    metadata::Unmanaged,
+    names as labels,
+    vcluster::{self, APP, CONTROL_PLANE_APP, ETCD_APP, RELEASE},
+};
 use k8s_openapi::api::{
     core::v1::{PersistentVolumeClaim, Pod, Secret, Service},
     rbac::v1::RoleBinding,
@@ -102,14 +106,9 @@ impl Host {
         Ok(all)
     }
 
-    /// Selector of the control plane's pods.
-    fn control_plane(&self) -> String {
-        format!("app=vcluster,release={}", self.tenant)
-    }
-
     /// Selector of the objects of the release.
     fn release(&self) -> String {
-        format!("{},release={}", names::CONTROL_PLANE_APPS, self.tenant)
+        format!("{APP} in ({CONTROL_PLANE_APP},{ETCD_APP}),{RELEASE}={}", self.tenant)
     }
 
     /// The workloads that have the name of the release. They are not found by a list, in which others with the same labels can hide them.
@@ -237,12 +236,12 @@ impl Host {
     }
 
     fn synced(&self) -> String {
-        format!("{}={}", names::SYNCED_BY, self.tenant)
+        format!("{}={}", vcluster::MANAGED_BY, self.tenant)
     }
 
     /// Pods of the control plane, with what is used of them, and not all of too many: it has few, and others only have its labels.
     pub async fn control_plane_pods(&self) -> kube::Result<Vec<Pod>> {
-        Ok(self.pods_of(&self.control_plane()).await?.0)
+        Ok(self.pods_of(&names::control_plane(&self.tenant)).await?.0)
     }
 
     async fn pods_of(&self, selector: &str) -> kube::Result<(Vec<Pod>, bool)> {
@@ -282,8 +281,8 @@ fn is_control_plane(tenant: &str, workload: &DynamicObject) -> bool {
     let labelled = |key: &str, value: &str| labels.and_then(|labels| labels.get(key)).is_some_and(|v| v == value);
     let selector = workload.data.pointer("/spec/selector/matchLabels");
     let selects = |key: &str, value: &str| selector.and_then(|labels| labels.get(key)).is_some_and(|v| v == value);
-    (labelled("app", "vcluster") && labelled("release", tenant))
-        || (selects("app", "vcluster") && selects("release", tenant))
+    (labelled(APP, CONTROL_PLANE_APP) && labelled(RELEASE, tenant))
+        || (selects(APP, CONTROL_PLANE_APP) && selects(RELEASE, tenant))
 }
 
 fn too_many(selector: &str) -> kube::Error {

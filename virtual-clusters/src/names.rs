@@ -1,4 +1,6 @@
-//! Names of objects, labels and annotations of a virtual cluster.
+//! Names of objects, labels and annotations of a virtual cluster. Those of vCluster are in [`gputenancy_crds::vcluster`].
+
+use gputenancy_crds::vcluster::{APP, CONTROL_PLANE_APP, RELEASE};
 
 /// Value of the label `app.kubernetes.io/managed-by` on the objects that this program applies.
 pub const MANAGED_BY: &str = "gputenancy-virtual-clusters";
@@ -24,10 +26,6 @@ pub const INSIDE_NAMESPACE: &str = "kube-system";
 pub const CATALOG: &str = "gputenancy-catalog";
 /// Namespace of the catalog: the API server creates it, and lets it not be deleted.
 pub const CATALOG_NAMESPACE: &str = "kube-public";
-/// Label of synced objects: name of their virtual cluster (vCluster, `pkg/util/translate`).
-pub const SYNCED_BY: &str = "vcluster.loft.sh/managed-by";
-/// Annotation with which `vcluster pause` marks the workload that it has scaled to zero (vCluster, `pkg/lifecycle`).
-pub const PAUSED: &str = "loft.sh/paused";
 
 /// Secret with the administrator's credentials, written by the syncer.
 pub fn admin_secret(cluster: &str) -> String {
@@ -38,5 +36,8 @@ pub fn admin_secret(cluster: &str) -> String {
 pub fn certificates_secret(cluster: &str) -> String {
     format!("{cluster}-certs")
 }
-/// Selector of the labels `app` of a control plane and its etcd (vCluster's chart).
-pub const CONTROL_PLANE_APPS: &str = "app in (vcluster,vcluster-etcd)";
+
+/// Selector of the workload and the pods of a control plane.
+pub fn control_plane(cluster: &str) -> String {
+    format!("{APP}={CONTROL_PLANE_APP},{RELEASE}={cluster}")
+}

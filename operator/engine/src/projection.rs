@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gputenancy_crds::names;
+use gputenancy_crds::{names, vcluster};
 use k8s_openapi::{
     api::{
         core::v1::{Namespace, Node, Pod, ResourceQuota, ScopeSelector, Taint},
@@ -16,7 +16,7 @@ use k8s_openapi::{
 use kube::{Resource, ResourceExt as _, core::ObjectMeta};
 use serde::{Deserialize, Serialize};
 
-use crate::{ownership, virtual_pod::keys};
+use crate::ownership;
 
 /// Label with the Pod Security Standard that a namespace enforces.
 pub const POD_SECURITY_LABEL: &str = "pod-security.kubernetes.io/enforce";
@@ -431,8 +431,8 @@ pub fn project_pod(pod: &mut SlimPod) {
 /// Labels and annotations by which a pod that vCluster has synced, or one of its control plane, is attributed; `None`: another pod.
 fn virtual_identity(metadata: &ObjectMeta) -> Option<(BTreeMap<String, String>, BTreeMap<String, String>)> {
     let labels = metadata.labels.as_ref()?;
-    let control_plane = labels.get(keys::APP).is_some_and(|app| app == keys::CONTROL_PLANE_APP);
-    if !control_plane && !labels.contains_key(keys::MANAGED_BY) {
+    let control_plane = labels.get(vcluster::APP).is_some_and(|app| app == vcluster::CONTROL_PLANE_APP);
+    if !control_plane && !labels.contains_key(vcluster::MANAGED_BY) {
         return None;
     }
     let of = |all: Option<&BTreeMap<String, String>>, read: &[&str]| -> BTreeMap<String, String> {
@@ -440,7 +440,7 @@ fn virtual_identity(metadata: &ObjectMeta) -> Option<(BTreeMap<String, String>, 
         let found = all.filter(|(key, value)| read.contains(&key.as_str()) && value.len() <= LONGEST_ANNOTATION);
         found.map(|(key, value)| (key.clone(), value.clone())).collect()
     };
-    Some((of(Some(labels), &keys::LABELS), of(metadata.annotations.as_ref(), &keys::ANNOTATIONS)))
+    Some((of(Some(labels), &vcluster::LABELS), of(metadata.annotations.as_ref(), &vcluster::ANNOTATIONS)))
 }
 
 /// As [`strip_metadata`]; without labels, annotations and owners, and of the conditions only `Ready`.

@@ -30,9 +30,8 @@ pub fn report(tenant: &str, namespace: &str, version: &str, live: &[Live], servi
         Report::failed(reasons::VIRTUAL_CLUSTER_NOT_FOUND, message)
     };
     if live.is_empty() {
-        return missing(&format!(
-            "no StatefulSet or Deployment {tenant} with the labels app=vcluster,release={tenant}"
-        ));
+        let labels = names::control_plane(tenant);
+        return missing(&format!("no StatefulSet or Deployment {tenant} with the labels {labels}"));
     }
     let kind = service.map(|s| s.spec.as_ref().and_then(|s| s.type_.as_deref()).unwrap_or("ClusterIP"));
     match kind {

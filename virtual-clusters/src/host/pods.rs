@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::names::is_gpu_resource;
-use gputenancy_engine::virtual_pod::keys;
+use gputenancy_crds::{names::is_gpu_resource, vcluster};
 use k8s_openapi::{
     api::core::v1::{
         Container, ContainerState, ContainerStateWaiting, ContainerStatus, Pod, PodCondition, PodSpec, PodStatus,
@@ -103,8 +102,8 @@ struct SlimWaiting {
 
 impl From<SlimPod> for Pod {
     fn from(SlimPod { metadata, spec, status }: SlimPod) -> Self {
-        let labels = kept(metadata.labels, |key| key == REVISION || keys::LABELS.contains(&key));
-        let annotations = kept(metadata.annotations, |key| keys::ANNOTATIONS.contains(&key));
+        let labels = kept(metadata.labels, |key| key == REVISION || vcluster::LABELS.contains(&key));
+        let annotations = kept(metadata.annotations, |key| vcluster::ANNOTATIONS.contains(&key));
         let metadata = ObjectMeta {
             name: metadata.name,
             namespace: metadata.namespace,
@@ -210,8 +209,8 @@ mod tests {
         let large = "x".repeat(900 << 10);
         let pod = read(&json!({
             "metadata": {
-                "name": "p", "labels": {"a": "b", REVISION: "r", keys::MANAGED_BY: "team-a"},
-                "annotations": {"a": large, keys::OBJECT_NAME: large, keys::OBJECT_UID: "u"},
+                "name": "p", "labels": {"a": "b", REVISION: "r", vcluster::MANAGED_BY: "team-a"},
+                "annotations": {"a": large, vcluster::OBJECT_NAME: large, vcluster::OBJECT_UID: "u"},
                 "managedFields": [{"manager": "m", "fieldsV1": {"f:x": large}}],
             },
             "spec": {"containers": [{"name": "c", "env": [{"name": "E", "value": large}], "resources": {"limits": {"cpu": "1"}}}]},
@@ -231,7 +230,7 @@ mod tests {
         let pod = read(&json!({
             "metadata": {
                 "name": "p", "namespace": "n", "uid": "u", "resourceVersion": "7", "deletionTimestamp": time,
-                "labels": {REVISION: "r", keys::MANAGED_BY: "team-a"}, "annotations": {keys::OBJECT_UID: "v"},
+                "labels": {REVISION: "r", vcluster::MANAGED_BY: "team-a"}, "annotations": {vcluster::OBJECT_UID: "v"},
             },
             "spec": {"nodeName": "node", "terminationGracePeriodSeconds": 60, "containers": [gpu], "initContainers": [gpu]},
             "status": {

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use gputenancy_crds::vcluster;
 use kube::core::ObjectMeta;
 
-use super::{host_name, keys};
+use super::host_name;
 
 /// Longest name in Kubernetes, in bytes: a DNS subdomain.
 const LONGEST_NAME: usize = 253;
@@ -107,16 +108,16 @@ pub fn attribute<'a>(tenant: &'a str, virtual_cluster: Option<&'a str>, pod: Hos
 
 /// The syncer labels every pod that it creates, so a pod without the label has another origin.
 fn origin<'a>(cluster: &'a str, pod: HostPod<'a>) -> Origin<'a> {
-    match pod.label(keys::MANAGED_BY) {
+    match pod.label(vcluster::MANAGED_BY) {
         Some(managed_by) if managed_by == cluster => match virtual_identity(cluster, pod) {
             Ok(pod) => Origin::Virtual { cluster, pod },
             Err(reason) => Origin::Suspicious { reason },
         },
         Some(_) => Origin::Suspicious {
-            reason: format!("label {} is not {cluster}, the virtual cluster of the tenant", keys::MANAGED_BY),
+            reason: format!("label {} is not {cluster}, the virtual cluster of the tenant", vcluster::MANAGED_BY),
         },
-        None if pod.annotation(keys::OBJECT_NAME).is_some() => Origin::Suspicious {
-            reason: format!("annotation {} is set without label {}", keys::OBJECT_NAME, keys::MANAGED_BY),
+        None if pod.annotation(vcluster::OBJECT_NAME).is_some() => Origin::Suspicious {
+            reason: format!("annotation {} is set without label {}", vcluster::OBJECT_NAME, vcluster::MANAGED_BY),
         },
         None if is_control_plane(cluster, pod) => Origin::ControlPlane { cluster },
         None => Origin::Unsynced,
@@ -124,7 +125,7 @@ fn origin<'a>(cluster: &'a str, pod: HostPod<'a>) -> Origin<'a> {
 }
 
 fn is_control_plane(cluster: &str, pod: HostPod<'_>) -> bool {
-    pod.label(keys::APP) == Some(keys::CONTROL_PLANE_APP) && pod.label(keys::RELEASE) == Some(cluster)
+    pod.label(vcluster::APP) == Some(vcluster::CONTROL_PLANE_APP) && pod.label(vcluster::RELEASE) == Some(cluster)
 }
 
 /// Has it only characters of names and UIDs, and at most their length?
@@ -136,11 +137,13 @@ fn is_name(text: &str) -> bool {
 /// The virtual pod that the annotations name, or the failed check. Reasons quote no unchecked annotation, because these have any length.
 fn virtual_identity<'a>(cluster: &str, pod: HostPod<'a>) -> Result<PodIdentity<'a>, String> {
     let required = |key| pod.annotation(key).ok_or_else(|| format!("annotation {key} is not set"));
-    let name = required(keys::OBJECT_NAME)?;
-    let namespace = required(keys::OBJECT_NAMESPACE)?;
-    let uid = required(keys::OBJECT_UID)?;
+    let name = required(vcluster::OBJECT_NAME)?;
+    let namespace = required(vcluster::OBJECT_NAMESPACE)?;
+    let uid = required(vcluster::OBJECT_UID)?;
     // of a long name only the start and a hash are in the host name: the rest is compared with nothing, and is shown to people
-    for (key, value) in [(keys::OBJECT_NAME, name), (keys::OBJECT_NAMESPACE, namespace), (keys::OBJECT_UID, uid)] {
+    for (key, value) in
+        [(vcluster::OBJECT_NAME, name), (vcluster::OBJECT_NAMESPACE, namespace), (vcluster::OBJECT_UID, uid)]
+    {
         if !is_name(value) {
             return Err(format!("annotation {key} is no name in Kubernetes"));
         }
@@ -151,10 +154,10 @@ fn virtual_identity<'a>(cluster: &str, pod: HostPod<'a>) -> Result<PodIdentity<'
     }
     // older releases do not set them: vCluster compares them only where they are set
     for (kind, key, found, expected) in [
-        ("annotation", keys::OBJECT_KIND, pod.annotation(keys::OBJECT_KIND), keys::POD_KIND),
-        ("annotation", keys::OBJECT_HOST_NAME, pod.annotation(keys::OBJECT_HOST_NAME), pod.name),
-        ("annotation", keys::OBJECT_HOST_NAMESPACE, pod.annotation(keys::OBJECT_HOST_NAMESPACE), pod.namespace),
-        ("label", keys::VIRTUAL_NAMESPACE, pod.label(keys::VIRTUAL_NAMESPACE), namespace),
+        ("annotation", vcluster::OBJECT_KIND, pod.annotation(vcluster::OBJECT_KIND), vcluster::POD_KIND),
+        ("annotation", vcluster::OBJECT_HOST_NAME, pod.annotation(vcluster::OBJECT_HOST_NAME), pod.name),
+        ("annotation", vcluster::OBJECT_HOST_NAMESPACE, pod.annotation(vcluster::OBJECT_HOST_NAMESPACE), pod.namespace),
+        ("label", vcluster::VIRTUAL_NAMESPACE, pod.label(vcluster::VIRTUAL_NAMESPACE), namespace),
     ] {
         if found.is_some_and(|found| found != expected) {
             return Err(format!("{kind} {key} is not {expected}"));

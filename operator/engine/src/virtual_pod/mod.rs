@@ -6,7 +6,6 @@
 //! Only single-namespace mode is supported: with namespace sync pods keep their names, so nothing can be recomputed.
 
 mod attribute;
-pub mod keys;
 mod names;
 #[cfg(test)]
 mod tests;

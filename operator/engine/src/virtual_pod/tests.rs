@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use kube::core::ObjectMeta;
 use proptest::prelude::*;
 
-use super::{keys::*, *};
+use gputenancy_crds::vcluster::*;
+
+use super::*;
 
 mod properties;
 

@@ -1,4 +1,4 @@
-//! Labels and annotations on host pods, as in vCluster 0.36.1.
+//! Labels and annotations of vCluster 0.36.1 on objects of the host: of its chart, and of pods that its syncer makes.
 //!
 //! The syncer overwrites the annotations `object-*` from the virtual pod at every sync (`addHostAnnotations` in
 //! `pkg/util/translate/translate.go`), so the tenant cannot forge them. It fills `vcluster.loft.sh/name`, `/namespace` and `/uid` only
@@ -17,6 +17,12 @@ pub const RELEASE: &str = "release";
 pub const APP: &str = "app";
 /// Value of [`APP`] on the control plane's pods. `chart/templates/statefulset.yaml`.
 pub const CONTROL_PLANE_APP: &str = "vcluster";
+/// Value of [`APP`] on the objects of an etcd of its own. `chart/templates/etcd-statefulset.yaml`.
+pub const ETCD_APP: &str = "vcluster-etcd";
+/// Label: `vcluster-` and the version. `chart/templates/statefulset.yaml`.
+pub const CHART: &str = "chart";
+/// Annotation on a workload that `vcluster pause` has scaled to zero; `true`. `pkg/lifecycle`.
+pub const PAUSED: &str = "loft.sh/paused";
 
 /// Annotation: name of the virtual pod. `NameAnnotation` in `pkg/util/translate/types.go`.
 pub const OBJECT_NAME: &str = "vcluster.loft.sh/object-name";
