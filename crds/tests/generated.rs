@@ -1,6 +1,4 @@
 //! The manifests in `generated/` are what the types say, and every rule tells its reader what to do.
-#![cfg(feature = "v1_36")]
-#![allow(clippy::expect_used, clippy::indexing_slicing, reason = "helpers of tests may panic as tests do")]
 
 use std::{fs, path::Path};
 

@@ -1,6 +1,5 @@
 //! Condition types in the sources of the programs are in the table, and so on the reference page. Reasons need no such test: a
 //! `Reason` can only come from the table.
-#![allow(clippy::expect_used, reason = "helpers of tests may panic as tests do")]
 
 use std::{collections::BTreeSet, fs, path::Path};
 

@@ -1,11 +1,4 @@
 //! Rules about changes and about fields that exclude each other: what the API server refuses, by evaluation of the rules in the CRDs.
-#![cfg(feature = "v1_36")]
-#![allow(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "helpers of tests may panic as tests do"
-)]
 
 use cel::{Context, Program, Value as Cel};
 use gputenancy_crds::manifest;

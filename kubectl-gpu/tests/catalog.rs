@@ -1,5 +1,4 @@
 //! `catalog`: every mode with its contract, and pods to copy that tenants may create.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests panic with what they found")]
 
 use std::process::Command;
 

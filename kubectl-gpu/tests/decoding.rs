@@ -1,5 +1,4 @@
 //! Manifests with random content: every document is read or is a mistake with its place.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic as tests do")]
 
 use std::collections::BTreeMap;
 

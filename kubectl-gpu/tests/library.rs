@@ -1,5 +1,4 @@
 //! The library: snapshots are complete, the schema is documented, changes are shown correctly.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests panic with what they found")]
 
 use std::sync::Arc;
 

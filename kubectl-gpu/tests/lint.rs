@@ -1,5 +1,4 @@
 //! `lint`: every mistake is found in its place, and correct manifests have no findings.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests panic with what they found")]
 
 use std::{collections::BTreeMap, fs, path::Path, process::Command, sync::LazyLock};
 

@@ -1,5 +1,4 @@
 //! `lint` of shares: acknowledgement, limits, decimals, gangs, and workloads that would be left with shares.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests panic with what they found")]
 
 use std::{fs, path::Path};
 

@@ -1,5 +1,4 @@
 //! The program as a CI job runs it: files, text and exit codes, without a cluster.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests panic with what they found")]
 
 use std::{
     io::Write as _,

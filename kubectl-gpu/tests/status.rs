@@ -1,5 +1,4 @@
 //! `status`: a row for each device of a fleet with every mode of sharing.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests panic with what they found")]
 
 use std::{collections::BTreeSet, process::Command};
 

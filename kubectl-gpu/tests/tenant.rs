@@ -1,5 +1,4 @@
 //! `tenant`, for a platform engineer and for a member of the team.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests panic with what they found")]
 
 use gputenancy_crds::{GpuGrant, GpuProfile, GpuTenant};
 use kubectl_gpu::{

@@ -1,5 +1,4 @@
 //! Pods of virtual clusters: `status`, `tenant`, `plan` and the snapshot show them under their names inside.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests panic with what they found")]
 
 use gputenancy_crds::GpuTenant;
 use kubectl_gpu::{

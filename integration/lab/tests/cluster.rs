@@ -1,5 +1,4 @@
 //! The lab behaves like separate machines: traffic, power loss, network partitions, API server outage.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a failure here is a failed test")]
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;

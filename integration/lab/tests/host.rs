@@ -1,5 +1,4 @@
 //! A lab leaves nothing on the host, in whatever way it ends.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a failure here is a failed test")]
 
 use lab::place::Folders;
 use lab::process::Process;

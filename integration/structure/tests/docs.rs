@@ -1,5 +1,4 @@
 //! References in the documentation: links, file paths, make targets and chart values.
-#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
 use std::{
     fs,

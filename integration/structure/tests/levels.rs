@@ -1,5 +1,4 @@
 //! `integration/levels` names tests that exist, and its gate has a test for each group of promises.
-#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 use std::{fs, path::Path};
 

@@ -1,5 +1,4 @@
 //! The layouts for NVIDIA's MIG manager, read from texts with random content.
-#![allow(clippy::unwrap_used, reason = "a test ends there")]
 
 use std::collections::BTreeMap;
 

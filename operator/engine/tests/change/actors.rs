@@ -9,7 +9,7 @@ use gputenancy_engine::change::{CanaryOutcome, CanaryPod, PodController};
 use gputenancy_plan::PodName;
 use k8s_openapi::jiff::Timestamp;
 
-use crate::world::{Effect, Pod, Tried, World, fresh, wanted};
+use super::world::{Effect, Pod, Tried, World, fresh, wanted};
 
 /// What becomes of an effect at the moment of a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -409,7 +409,7 @@ impl World {
                 self.refused.clear();
             }
             Crash::Agent => {
-                self.agent = crate::world::Agent::default();
+                self.agent = super::world::Agent::default();
                 self.listed.clear();
             }
             Crash::AgentLeaves => {

@@ -6,7 +6,7 @@ use gputenancy_crds::{ChangePhase, Health};
 use gputenancy_engine::change::{CanaryOutcome, CanaryRequest, ChangeDecision};
 use k8s_openapi::jiff::SignedDuration;
 
-use crate::{
+use super::{
     actors::Outcome,
     scenario::{self, Scenario},
     world::World,

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::{
+use super::{
     actors::{CRASHES, Crash, Outcome},
     scenario::{self, Scenario},
     world::World,

@@ -5,7 +5,7 @@ use gputenancy_crds::{Change, ChangePhase, Layout};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 
-use crate::{config, small::World};
+use super::{config, small::World};
 
 const NOTICE: SignedDuration = SignedDuration::from_secs(20);
 const DRAIN: SignedDuration = SignedDuration::from_secs(60);

@@ -4,7 +4,7 @@ use gputenancy_crds::{AgentStep, ChangePhase, DeviceOwner, GpuError, Health, Hol
 use gputenancy_engine::change::{ChangeDecision, PodController};
 use k8s_openapi::jiff::SignedDuration;
 
-use crate::{
+use super::{
     actors::Outcome,
     scenario::{self, Scenario},
     world::World,

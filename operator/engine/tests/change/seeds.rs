@@ -5,7 +5,7 @@ use std::{sync::LazyLock, time::Instant};
 use fastrand::Rng;
 use k8s_openapi::jiff::SignedDuration;
 
-use crate::{
+use super::{
     actors::{CRASHES, Outcome},
     scenario::{self, Scenario},
     world::World,

@@ -2,7 +2,7 @@
 
 use gputenancy_crds::{ChangePhase, Holder, Layout};
 
-use crate::{scenario::layout, small::World};
+use super::{scenario::layout, small::World};
 
 /// Time-slices with these numbers.
 pub fn turns(numbers: &[i32]) -> Layout {

@@ -5,7 +5,7 @@ use gputenancy_engine::change::{ChangeDecision, PodController, waits_to_retry};
 use k8s_openapi::jiff::SignedDuration;
 use proptest::prelude::*;
 
-use crate::{
+use super::{
     config,
     shares::{parts, turns},
     small::{World, devices},

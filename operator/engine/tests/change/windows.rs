@@ -5,7 +5,7 @@ use gputenancy_engine::change::{PodController, Window, WindowError, Windows};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
-use crate::{
+use super::{
     actors::Outcome,
     scenario::{self, Scenario},
     world::World,

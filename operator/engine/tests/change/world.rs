@@ -13,7 +13,7 @@ use gputenancy_engine::change::{
 use gputenancy_plan::{PodName, plain, seen};
 use k8s_openapi::jiff::Timestamp;
 
-use crate::scenario::Scenario;
+use super::scenario::Scenario;
 
 pub const UUID: &str = "GPU-0";
 
@@ -144,13 +144,13 @@ impl World {
             tells: false,
         };
         for _ in 0..50 {
-            world.agent_step(crate::actors::Outcome::Done);
+            world.agent_step(super::actors::Outcome::Done);
         }
         for (start, controller) in pods {
             world.arrive(start, controller);
         }
         for _ in 0..5 {
-            world.agent_step(crate::actors::Outcome::Done);
+            world.agent_step(super::actors::Outcome::Done);
         }
         (world.target, world.failures, world.writes) = (to, failures, 0);
         world

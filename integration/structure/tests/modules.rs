@@ -1,5 +1,4 @@
 //! The shape of the workspace.
-#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
 use std::{fs, path::Path};
 

@@ -1,11 +1,4 @@
 //! Objects with random content: what the CRDs accept is read without loss, also from a newer release; anything else is an error with a text.
-#![cfg(feature = "v1_36")]
-#![allow(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "helpers of tests may panic as tests do"
-)]
 
 mod kind;
 

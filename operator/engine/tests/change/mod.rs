@@ -3,9 +3,6 @@
 //! `CHANGE_SEEDS` says how many seeds of mixed faults are tried, `CHANGE_SEED` replays one and tells its story. With
 //! `CHANGE_CRASHES=2` every state after a crash is struck again.
 
-// a test that meets a surprise shall stop there and say where
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
-
 mod actors;
 mod canary;
 mod crashes;

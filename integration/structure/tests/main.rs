@@ -1,0 +1,6 @@
+//! The structure of the repository: modules, crates, and the references in its pages.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
+
+mod docs;
+mod levels;
+mod modules;
