@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use mlua::{Lua, LuaSerdeExt as _};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -34,6 +33,7 @@ pub enum Error {
         /// The error.
         output: String,
     },
+    #[cfg(feature = "lua")]
     /// The Lua script failed; Argo CD shows the health as Unknown.
     #[error("health.lua: {0}")]
     Lua(#[from] mlua::Error),
@@ -66,8 +66,11 @@ pub fn text(file: &str) -> Result<String, Error> {
 }
 
 /// The health of an object by a Lua script, run as Argo CD does: Lua 5.1, the object as `obj`.
+#[cfg(feature = "lua")]
 pub fn health(program: &str, object: &Value) -> Result<Health, Error> {
-    let lua = Lua::new();
+    use mlua::LuaSerdeExt as _;
+
+    let lua = mlua::Lua::new();
     // absent fields are nil and not a null value, as from JSON
     let options = mlua::serde::SerializeOptions::new().serialize_none_to_null(false).serialize_unit_to_null(false);
     lua.globals().set("obj", lua.to_value_with(object, options)?)?;
