@@ -18,8 +18,13 @@ mod searched;
 mod shares;
 mod silicon_rules;
 
-/// Some hundred cases by default, because every change of the code runs them; `PROPTEST_CASES` asks for more, in CI for 10,000.
+/// Few cases by default, because every change of the code runs them; `PROPTEST_CASES` asks for more, in `make test-all` for 10,000.
 fn config() -> proptest::test_runner::Config {
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(500);
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(100);
     proptest::test_runner::Config { cases, failure_persistence: None, ..proptest::test_runner::Config::default() }
+}
+
+/// Number of fleets that are compared with an exact solver: all from 500 cases on, else in proportion.
+fn fleets(all: u32) -> u32 {
+    all * config().cases.min(500) / 500
 }

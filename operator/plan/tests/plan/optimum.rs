@@ -226,15 +226,15 @@ fn compare(fleets: u32, cases: impl Strategy<Value = Case>, small: bool) -> Tall
 
 #[test]
 fn small_fleet_has_the_fewest_evictions_and_serves_nearly_the_optimum() {
-    let tally = compare(1_000, cases(3), true);
+    let tally = compare(crate::fleets(1_000), cases(3), true);
     assert_eq!(tally.worst, None);
     assert!(tally.mean() >= 0.99, "{tally:?}");
 }
 
 #[test]
 fn larger_fleet_has_the_fewest_evictions_and_serves_nearly_the_optimum() {
-    let tally = compare(200, large_cases(), false);
-    assert!(tally.searched >= 10, "{tally:?}");
+    let tally = compare(crate::fleets(200), large_cases(), false);
+    assert!(tally.searched >= crate::fleets(10), "{tally:?}");
     assert_eq!(tally.worst, None);
     assert!(tally.mean() >= 0.99, "{tally:?}");
 }

@@ -20,10 +20,10 @@ use crate::{
     properties::name,
 };
 
-/// Fleets that have to be searched.
+/// Fleets that have to be searched, with all cases.
 const SEARCHED: u32 = 200;
-/// Fleets among which they are found.
-const MOST: u32 = 2_000;
+/// Fleets among which one of them is found.
+const EACH: u32 = 10;
 
 /// A board, the profiles that its pool offers, and each layout of them: what is where as bits, and how many of each.
 struct Kind {
@@ -330,8 +330,8 @@ impl Tally {
 fn searched_fleet_evicts_no_more_than_an_exact_solver() {
     let mut runner = TestRunner::new_with_rng(crate::config(), TestRng::from_seed(RngAlgorithm::ChaCha, &[11; 32]));
     let mut tally = Tally::default();
-    let strategy = cases();
-    while tally.searched < SEARCHED && tally.fleets < MOST {
+    let (strategy, searched) = (cases(), crate::fleets(SEARCHED));
+    while tally.searched < searched && tally.fleets < searched * EACH {
         tally.take(&strategy.new_tree(&mut runner).unwrap().current());
     }
     let mean = tally.sum / f64::from(tally.searched.max(1));
@@ -347,7 +347,7 @@ fn searched_fleet_evicts_no_more_than_an_exact_solver() {
         mean * 100.0,
         tally.least * 100.0
     );
-    assert!(tally.searched >= SEARCHED && tally.evicting >= SEARCHED / 5, "{tally:?}");
+    assert!(tally.searched >= searched && tally.evicting >= searched / 5, "{tally:?}");
     assert_eq!(tally.worst, None);
     assert!(mean >= 0.99, "{tally:?}");
 }
