@@ -10,7 +10,6 @@ mod many;
 mod onboarding;
 mod peer;
 mod plugin;
-mod quiet;
 mod requests;
 mod rest;
 mod virtual_clusters;
@@ -48,9 +47,6 @@ async fn run() -> Result<()> {
     let world = World::enter_realtime().await?;
     if wanted("rest") {
         rest::measure(&world, count.unwrap_or(0)).await?;
-    }
-    if wanted("quiet") {
-        quiet::measure(&world, count.unwrap_or(0)).await?;
     }
     if wanted("change") {
         change::measure(&world).await?;

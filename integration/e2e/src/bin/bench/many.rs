@@ -42,23 +42,20 @@ pub async fn applied(
 ) -> Result<Vec<Duration>> {
     let api = Api::<GpuTenant>::all(world.client.clone());
     let apply = PatchParams::apply("bench").force();
-    let applying = async {
-        stream::iter(0..count)
-            .map(|i| {
-                let (api, apply, name) = (&api, &apply, format!("{prefix}{i:04}"));
-                let body = body(&name, i);
-                async move {
-                    api.patch(&name, apply, &Patch::Apply(body)).await?;
-                    Ok::<_, Error>((name, Instant::now()))
-                }
-            })
-            .buffer_unordered(IN_FLIGHT)
-            .try_collect::<BTreeMap<_, _>>()
-            .await
-    };
+    let applying = each(prefix, count, async |name, i| {
+        api.patch(&name, &apply, &Patch::Apply(body(&name, i))).await?;
+        Ok((name, Instant::now()))
+    });
     let (applied, done) = futures::try_join!(applying, until_all_within(&api, prefix, count, limit, good))?;
-    let after = |(name, at): (&String, &Instant)| done.get(name).map(|then| then.saturating_duration_since(*at));
+    let after = |(name, at): &(String, Instant)| done.get(name).map(|then| then.saturating_duration_since(*at));
     Ok(applied.iter().filter_map(after).collect())
+}
+
+/// Calls `work` for every name of a tenant with the prefix, [`IN_FLIGHT`] at a time.
+pub async fn each<T>(prefix: &str, tenants: usize, work: impl AsyncFn(String, usize) -> Result<T>) -> Result<Vec<T>> {
+    let work = &work;
+    let all = stream::iter(0..tenants).map(|i| async move { work(format!("{prefix}{i:04}"), i).await });
+    all.buffer_unordered(IN_FLIGHT).try_collect().await
 }
 
 /// Waits until this many objects whose names or namespaces have the prefix satisfy a predicate. Returns the time of each. Uses a

@@ -23,7 +23,7 @@ use serde_json::json;
 
 use crate::{
     load::Load,
-    many::{IN_FLIGHT, until_all},
+    many::{IN_FLIGHT, each, until_all},
     writes::Writes,
 };
 
@@ -33,7 +33,7 @@ mod presence;
 
 pub use capsule::built;
 use capsule::{VERSION, WORKERS, Webhooks};
-use four::{Four, all_there, create, each};
+use four::{Four, all_there, create};
 
 /// The owner of all tenants.
 const OWNER: &str = "bench-owner";
@@ -147,7 +147,7 @@ async fn ours(world: &World, tenants: usize) -> Result<(Run, f64, Four)> {
     let work = async {
         let start = Instant::now();
         let path = "/apis/gputenancy.io/v1alpha1/gputenants";
-        let created = each(PREFIX, tenants, async |name| {
+        let created = each(PREFIX, tenants, async |name, _| {
             let mut body = tenant(&name, &[]);
             body["spec"]["owners"] = json!([{"kind": "User", "name": OWNER}]);
             create(&Actor::Admin, client, path, &body).await
@@ -179,8 +179,8 @@ async fn peer(world: &World, webhooks: Webhooks, four: &Four, tenants: usize) ->
 /// Runs a client that writes the same objects.
 async fn floor(world: &World, four: &Four, tenants: usize) -> Result<Run> {
     let client = &world.client;
-    let work = each(PREFIX, tenants, async |name| four.write(client, &name).await);
-    let run = timed(world, tenants, work).await?;
+    let work = each(PREFIX, tenants, async |name, _| four.write(client, &name).await);
+    let run = timed(world, tenants, async { work.await.map(drop) }).await?;
     clear(world).await?;
     Ok(run)
 }

@@ -1,16 +1,24 @@
-//! Memory and CPU of operator and agent at rest, compared with kubelet of the same node.
+//! Operator and agent at rest: memory and processor time, compared with kubelet of the same node, and writes, by the API server's count.
 
 use std::time::{Duration, Instant};
 
 use e2e::{Error, Result, World, scenario};
 
-use super::many::{become_ready, quantile};
+use super::{
+    many::{become_ready, quantile},
+    writes::Writes,
+};
 
-const PAUSE: Duration = Duration::from_mins(1);
+/// Pause until new objects have converged.
+const SETTLE: Duration = Duration::from_mins(1);
+const QUIET: Duration = Duration::from_mins(10);
 /// `USER_HZ`, the unit of `/proc/PID/stat`: 100 on Linux.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Prints RSS in MiB and CPU in percent of a core over a minute, with the demo's tenants and pods and `more` tenants.
+/// Prints RSS in MiB and CPU in percent of a core over ten minutes, with the demo's tenants and pods and `more` tenants.
+///
+/// # Errors
+/// When there was any write meanwhile but leases and kubelets' status updates.
 pub async fn measure(world: &World, more: usize) -> Result<()> {
     scenario::onboard(world).await?;
     scenario::start_pods(world).await?;
@@ -22,15 +30,16 @@ pub async fn measure(world: &World, more: usize) -> Result<()> {
             "rest: {more} tenants Ready in {took:.0} s, each p50 {half:.1} s, p99 {most:.1} s; the operators then have {now}"
         );
     }
-    tokio::time::sleep(Duration::from_secs(30)).await;
-    let before = all(world).await?;
-    tokio::time::sleep(PAUSE).await;
-    let after = all(world).await?;
-    println!("rest: over {} s, {} tenants, four pods", PAUSE.as_secs(), more + 2);
+    tokio::time::sleep(SETTLE).await;
+    let (before, writes) = (all(world).await?, Writes::of(world).await?);
+    tokio::time::sleep(QUIET).await;
+    let (after, writes) = (all(world).await?, Writes::of(world).await?.since(&writes, 1));
+    let what = format!("{} tenants, four pods, {} minutes", more + 2, QUIET.as_secs() / 60);
+    println!("rest: {what}; heartbeats: {}", writes.heartbeats());
     for process in &after {
         let Some(old) = before.iter().find(|p| p.node == process.node && p.pid == process.pid) else { continue };
         let kubelet = after.iter().find(|p| p.node == process.node && p.name == "kubelet").map_or(1.0, |k| k.rss_mib);
-        let cpu = (process.ticks - old.ticks) / TICKS_PER_SECOND / PAUSE.as_secs_f64() * 100.0;
+        let cpu = (process.ticks - old.ticks) / TICKS_PER_SECOND / QUIET.as_secs_f64() * 100.0;
         println!(
             "  {:<6} {:<20} RSS {:>6.1} MiB, {:.1} of it its own (ratio to kubelet {:.2}), CPU {cpu:.2} % of a core",
             process.node,
@@ -39,6 +48,9 @@ pub async fn measure(world: &World, more: usize) -> Result<()> {
             process.own_mib,
             process.rss_mib / kubelet,
         );
+    }
+    if writes.sum() > 0.0 {
+        return Err(Error::Wrong(format!("rest: {what}: writes at rest: {writes}")));
     }
     Ok(())
 }

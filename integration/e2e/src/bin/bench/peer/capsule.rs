@@ -33,8 +33,8 @@ use lab::{
 };
 use serde_json::{Value, json};
 
-use super::four::{Four, create, each};
-use crate::many::IN_FLIGHT;
+use super::four::{Four, create};
+use crate::many::{IN_FLIGHT, each};
 
 /// The version in `integration/tools/capsule/go.mod`.
 pub const VERSION: &str = "0.14.0";
@@ -124,7 +124,7 @@ pub async fn install(world: &World, webhooks: Webhooks) -> Result<()> {
 pub async fn onboard(world: &World, four: &Four, prefix: &str, tenants: usize) -> Result<()> {
     let client = &world.client;
     let made =
-        each(prefix, tenants, async |name| create(&Actor::Admin, client, TENANTS, &tenant(&name, Some(four))).await);
+        each(prefix, tenants, async |name, _| create(&Actor::Admin, client, TENANTS, &tenant(&name, Some(four))).await);
     let namespaces = owned(client, prefix).take(tenants).map(async |name| create_namespace(client, &name?).await);
     try_join(made, namespaces.buffer_unordered(IN_FLIGHT).try_collect::<Vec<_>>()).await.map(drop)
 }

@@ -25,7 +25,6 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use super::presence::{Change, Kind, Presence};
-use crate::many::IN_FLIGHT;
 
 /// Time for which all objects must be present.
 const HOLD: Duration = Duration::from_secs(5);
@@ -87,15 +86,6 @@ where
 /// Creates an object as another identity.
 pub async fn create(actor: &Actor, client: &Client, path: &str, object: &Value) -> Result<()> {
     actor.does(client, Verb::Create, path, object).await.map(drop)
-}
-
-/// Calls `work` for every tenant name, with the concurrency of all ways.
-pub async fn each<F>(prefix: &str, tenants: usize, work: impl Fn(String) -> F) -> Result<()>
-where
-    F: Future<Output = Result<()>>,
-{
-    let all = stream::iter(0..tenants).map(|i| work(format!("{prefix}{i:04}")));
-    all.buffer_unordered(IN_FLIGHT).try_collect().await
 }
 
 /// Waits until every tenant with this prefix has kept all four objects.
