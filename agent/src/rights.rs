@@ -1,44 +1,13 @@
-//! The rights that the agent needs. A test compares them with its role in the chart.
+//! Checks the rights of the agent.
 
 use std::sync::Arc;
 
-use gputenancy_rights::{Line, Report, Right, Setting};
+use gputenancy_rights::Report;
+pub use gputenancy_rights::agent::rights;
 use kube::Client;
 use tokio::sync::{Notify, watch};
 
 use crate::metrics::Metrics;
-
-/// API group of this project.
-const OURS: &str = gputenancy_crds::GROUP;
-
-/// One line for each rule. RBAC cannot say "its own node"; the chart's admission policies do.
-pub const TABLE: &[Line] = &[
-    Line::new(&["list", "watch"], OURS, "gpunodes", "the layout of its node"),
-    Line::new(&["create"], OURS, "gpunodes", "the GpuNode of its node"),
-    Line::new(&["patch"], OURS, "gpunodes/status", "reporting what NVML shows"),
-    Line::new(&["get"], "", "nodes", "deleting the GpuNode with its Node"),
-    Line::new(&["watch"], "", "nodes", "the Node's count of our devices"),
-    Line::new(
-        &["patch"],
-        "",
-        "nodes/status",
-        "lowering that count before devices are removed; kubelet lags up to ten seconds",
-    ),
-    Line::new(&["watch"], "", "pods", "pods that are being bound to its node, or that are deleted and do not end")
-        .only_for(
-            "pods that are being bound while devices are withdrawn, containers with hidden variables, and containers of deleted pods",
-        ),
-    Line::new(&["list", "watch"], "node.k8s.io", "runtimeclasses", "which pods run in a sandbox, such as gVisor")
-        .only_for("sandboxes whose RuntimeClass has another name than its handler"),
-    Line::new(&["get"], OURS, "gpugrants", "whether a container with hidden variables, or of a deleted pod, is a tenant's")
-        .only_for("containers with hidden variables, and containers of deleted pods"),
-    Line::new(&["create"], "events.k8s.io", "events", "why a container was stopped").only_for("events"),
-];
-
-/// All rights of the agent.
-pub fn rights() -> Vec<Right> {
-    gputenancy_rights::rights(TABLE, &Setting { role: "gputenancy-agent", ..Setting::default() })
-}
 
 /// Checks at the start, after refusals and while a right is missing; sets readiness (`lacks`) and metrics.
 pub async fn keep(client: Client, refused: Arc<Notify>, lacks: watch::Sender<Option<String>>, metrics: Metrics) {

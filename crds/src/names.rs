@@ -69,6 +69,19 @@ pub const OPERATOR_MANAGER: &str = "gputenancy-operator";
 /// Field manager of the agent.
 pub const AGENT_MANAGER: &str = "gputenancy-agent";
 
+/// Namespace of the API server's own service.
+pub const API_SERVER_NAMESPACE: &str = "default";
+/// Name of the API server's own service.
+pub const API_SERVER: &str = "kubernetes";
+/// The `ServiceAccount` of pods that name none.
+pub const DEFAULT_ACCOUNT: &str = "default";
+/// The chart's `ClusterRole` for the controller of virtual clusters: what vCluster's own role has, for it can give no right that it lacks.
+pub const VIRTUAL_CLUSTER_ROLE: &str = "gputenancy:virtual-clusters";
+/// Secret with the administrator's credentials of a virtual cluster, written by vCluster's syncer.
+pub fn admin_secret(cluster: &str) -> String {
+    format!("vc-{cluster}")
+}
+
 /// Resource name of a whole GPU, as NVIDIA's device plugin advertises it.
 pub const WHOLE_GPU_RESOURCE: &str = "nvidia.com/gpu";
 

@@ -3,9 +3,10 @@
 use std::{net::SocketAddr, time::Duration};
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
+use gputenancy_rights::operator::Locations;
 use gputenancy_service::logging::LogArgs;
 
-use crate::{locations::Locations, pool::Tolerated, tenant::Standard};
+use crate::{pool::Tolerated, tenant::Standard};
 
 /// Tenants, profiles and pools of NVIDIA GPUs on Kubernetes: the controller.
 #[derive(Parser, Debug, Clone)]

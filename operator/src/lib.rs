@@ -6,7 +6,6 @@ pub mod cache;
 pub mod fleet_view;
 pub mod health;
 pub mod lease;
-pub mod locations;
 pub mod metrics;
 mod object_name;
 mod pod_info;

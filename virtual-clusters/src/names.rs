@@ -27,10 +27,7 @@ pub const CATALOG: &str = "gputenancy-catalog";
 /// Namespace of the catalog: the API server creates it, and lets it not be deleted.
 pub const CATALOG_NAMESPACE: &str = "kube-public";
 
-/// Secret with the administrator's credentials, written by the syncer.
-pub fn admin_secret(cluster: &str) -> String {
-    format!("vc-{cluster}")
-}
+pub use gputenancy_crds::names::admin_secret;
 
 /// Secret with the certificates of the control plane, written by the syncer.
 pub fn certificates_secret(cluster: &str) -> String {

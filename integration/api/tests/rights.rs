@@ -14,8 +14,10 @@ use e2e::{
     scenario::tenant_ready,
     wait::{PATIENCE, eventually},
 };
-use gputenancy_operator::locations::{LEASE, Locations};
-use gputenancy_rights::Right;
+use gputenancy_rights::{
+    Right, agent,
+    operator::{self, LEASE, Locations},
+};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, Client, Config, ResourceExt as _,
@@ -93,8 +95,7 @@ fn listed(
         virtual_clusters,
         agent_selector: String::new(),
     };
-    let operator = gputenancy_operator::rights::rights(&locations);
-    operator.into_iter().chain(gputenancy_agent::rights::rights()).collect()
+    operator::rights(&locations).into_iter().chain(agent::rights()).collect()
 }
 
 fn installed(sets: &[&str]) -> Vec<Role> {

@@ -7,10 +7,6 @@ use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use kube::{Resource, api::ObjectMeta};
 use serde::{Deserialize, Serialize};
 
-/// Namespace of the API server's service.
-pub const NAMESPACE: &str = "default";
-/// Name of the API server's service.
-pub const NAME: &str = "kubernetes";
 /// Label on the slices of a service.
 pub const SLICE_OF: &str = "kubernetes.io/service-name";
 

@@ -34,8 +34,8 @@ use gputenancy_engine::{
         project_node, project_pod, projected, strip_metadata,
     },
 };
+use gputenancy_rights::operator::Locations;
 
-use crate::locations::Locations;
 pub use api_endpoints::{ApiEndpoint, SlimEndpoints, SlimService};
 use json_store::JsonObject;
 pub use json_store::JsonStore;
@@ -110,8 +110,8 @@ impl Caches {
         let of_operator = format!("{}={}", names::MANAGED_BY_LABEL, names::MANAGED_BY);
         let mig_config = Api::namespaced(client.clone(), locations.layouts());
         let plugin_configs = Api::namespaced(client.clone(), locations.plugin_configs());
-        let api_server = Api::namespaced(client.clone(), api_endpoints::NAMESPACE);
-        let api_server_slices = Api::namespaced(client.clone(), api_endpoints::NAMESPACE);
+        let api_server = Api::namespaced(client.clone(), names::API_SERVER_NAMESPACE);
+        let api_server_slices = Api::namespaced(client.clone(), names::API_SERVER_NAMESPACE);
         Self {
             profiles: custom("gpuprofiles", client, triggers),
             pools: custom("gpupools", client, triggers),
@@ -144,10 +144,10 @@ impl Caches {
             policies: owned::<NetworkPolicy>("networkpolicies", client, &of_operator, triggers),
             limits: owned::<LimitRange>("limitranges", client, &of_operator, triggers),
             service: Watch::new("services", api_server, projected::<SlimService>)
-                .fields(&format!("metadata.name={}", api_endpoints::NAME))
+                .fields(&format!("metadata.name={}", names::API_SERVER))
                 .start(triggers.all_tenants()),
             endpoints: Watch::new("endpointslices", api_server_slices, projected::<SlimEndpoints>)
-                .labels(&format!("{}={}", api_endpoints::SLICE_OF, api_endpoints::NAME))
+                .labels(&format!("{}={}", api_endpoints::SLICE_OF, names::API_SERVER))
                 .start(triggers.all_tenants()),
             refusals: Refusals::start(client, {
                 let tenants = triggers.tenants.clone();

@@ -6,7 +6,9 @@ use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
 };
 
+use gputenancy_crds::names;
 use gputenancy_engine::projection::strip_metadata;
+use gputenancy_rights::operator::Locations;
 use k8s_openapi::{
     ByteString,
     api::core::v1::{Secret, ServiceAccount},
@@ -15,14 +17,11 @@ use kube::{Api, Client, Resource, api::ObjectMeta};
 use serde::{Deserialize, Deserializer, de::Error as _};
 
 use super::{store::Store, triggers::Triggers, watch::Watch};
-use crate::locations::Locations;
 
 /// Type of a Secret for pulling images.
 pub const TYPE: &str = "kubernetes.io/dockerconfigjson";
 /// The key of its content.
 pub const KEY: &str = ".dockerconfigjson";
-/// The `ServiceAccount` of pods that name none.
-pub const ACCOUNT: &str = "default";
 
 /// Content of a Secret for pulling images: never shown, and never serialized but as a Secret.
 #[derive(Clone, PartialEq, Eq)]
@@ -149,7 +148,7 @@ impl PullCaches {
         let named: BTreeMap<_, _> = named.collect();
         let accounts = (!named.is_empty()).then(|| {
             Watch::new("serviceaccounts", Api::all(client.clone()), slim::<SlimAccount>)
-                .fields(&named_field(ACCOUNT))
+                .fields(&named_field(names::DEFAULT_ACCOUNT))
                 .start(triggers.namespace())
         });
         Self { named, accounts }

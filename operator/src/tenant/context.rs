@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     apply::Writer,
-    cache::{Caches, QuotaRefusal, Store, Trigger, pull, version},
+    cache::{Caches, QuotaRefusal, Store, Trigger, version},
     fleet_view::FleetView,
     metrics::Metrics,
 };
@@ -222,7 +222,8 @@ impl Context {
             let secrets = in_each(&stores.secrets, name, namespaces).into_iter();
             found.secrets.extend(secrets.map(|(namespace, secret)| ((namespace, name.clone()), secret)));
         }
-        found.accounts = caches.accounts.iter().flat_map(|store| in_each(store, pull::ACCOUNT, namespaces)).collect();
+        found.accounts =
+            caches.accounts.iter().flat_map(|store| in_each(store, names::DEFAULT_ACCOUNT, namespaces)).collect();
         found
     }
 

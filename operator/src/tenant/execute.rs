@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     apply::{Part, Writer},
-    cache::{SlimAccount, SlimSecret, pull::ACCOUNT, version},
+    cache::{SlimAccount, SlimSecret, version},
 };
 
 /// Executes one write and reports its event, if it has one.
@@ -134,7 +134,7 @@ async fn set_pull_secrets(context: &Context, account: AccountPullSecrets) -> Res
     let names: Vec<Value> = names.iter().map(|name| json!({"name": name})).collect();
     let fields = json!({"metadata": {"resourceVersion": version}, "imagePullSecrets": names});
     let api = Api::<SlimAccount>::namespaced(context.writer.client(), &namespace);
-    match context.writer.merge(&api, ACCOUNT, &fields).await {
+    match context.writer.merge(&api, names::DEFAULT_ACCOUNT, &fields).await {
         Ok(applied) => {
             context.wrote(namespace, Written::ServiceAccount, &applied);
             Ok(())

@@ -30,7 +30,6 @@ mod write;
 pub use context::{Context, Settings};
 pub use controller::run;
 pub(crate) use gputenancy_crds::quantity::Amount;
-pub use render::VIRTUAL_CLUSTER_ROLE;
 pub use standard::{Standard, StandardError};
 
 /// Why a tenant could not be reconciled.

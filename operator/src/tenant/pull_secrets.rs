@@ -1,6 +1,11 @@
 //! Image pull secrets of a tenant: the Secrets that its namespaces should have, and those that their `ServiceAccount`s should name. Pure.
 
-use gputenancy_crds::{GpuTenant, condition::ConditionUpdate, names, reasons};
+use gputenancy_crds::{
+    GpuTenant,
+    condition::ConditionUpdate,
+    names::{self, DEFAULT_ACCOUNT},
+    reasons,
+};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{ResourceExt as _, api::ObjectMeta};
 
@@ -11,7 +16,7 @@ use super::{
 };
 use crate::cache::{
     SlimSecret,
-    pull::{ACCOUNT, Content, TYPE},
+    pull::{Content, TYPE},
 };
 
 /// Condition of tenants with `spec.imagePullSecrets`.
@@ -192,12 +197,12 @@ fn pending(seen: &Observed) -> Option<ConditionUpdate> {
             match write {
                 Write::ApplyPullSecret(copy) => format!("Secret {} is not copied yet", copy.name),
                 Write::SetPullSecrets(_) => {
-                    format!("ServiceAccount {ACCOUNT} does not name its image pull secrets yet")
+                    format!("ServiceAccount {DEFAULT_ACCOUNT} does not name its image pull secrets yet")
                 }
                 _ => "a Secret that spec.imagePullSecrets no longer names still exists".to_owned(),
             }
         } else if !seen.pull_secrets.accounts.contains_key(&namespace) {
-            format!("there is no ServiceAccount {ACCOUNT} yet, which kube-controller-manager creates")
+            format!("there is no ServiceAccount {DEFAULT_ACCOUNT} yet, which kube-controller-manager creates")
         } else {
             continue;
         };

@@ -33,8 +33,6 @@ pub const VIEWERS: &str = "gputenancy-viewers";
 pub const VIEWER_ROLE: &str = "gputenancy:tenant-viewer";
 /// Name of the role binding of the controller of virtual clusters, in the namespace of a tenant that has one; also its `ServiceAccount`.
 pub const VIRTUAL_CLUSTERS: &str = "gputenancy-virtual-clusters";
-/// The chart's role for that controller: what vCluster's own role has, for it can give no right that it lacks.
-pub const VIRTUAL_CLUSTER_ROLE: &str = "gputenancy:virtual-clusters";
 /// Name of the network policy in every namespace of an isolated tenant.
 pub const NETWORK_POLICY: &str = "gputenancy";
 /// Name of the limit range in every namespace of a tenant.
@@ -173,7 +171,7 @@ pub fn virtual_cluster(tenant: &GpuTenant, namespace: &str, operator_namespace: 
         role_ref: RoleRef {
             api_group: Some(RBAC.into()),
             kind: "ClusterRole".into(),
-            name: VIRTUAL_CLUSTER_ROLE.into(),
+            name: names::VIRTUAL_CLUSTER_ROLE.into(),
         },
         subjects: Some(vec![account]),
     }

@@ -3,6 +3,7 @@
 
 use axum::{Router, body::Body, http::Uri};
 use futures::{StreamExt as _, stream};
+use gputenancy_rights::operator::Locations;
 use gputenancy_service::events::Publisher;
 use kube::{Client, runtime::reflector::ObjectRef};
 use peak_alloc::PeakAlloc;
@@ -12,7 +13,6 @@ use super::*;
 use crate::{
     apply::Writer,
     cache::{Caches, Trigger, Triggers},
-    locations::Locations,
     metrics::Metrics,
     pool::{
         Tolerated,

@@ -4,8 +4,7 @@ use std::{collections::BTreeSet, path::PathBuf};
 
 use e2e::{Error, Result, World, product, virtual_cluster::platform_values};
 use futures::{StreamExt, pin_mut};
-use gputenancy_crds::{GpuTenant, condition};
-use gputenancy_virtual_clusters::{names, render::values::merge};
+use gputenancy_crds::{GpuTenant, condition, names};
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use kube::{
     Api, ResourceExt,
@@ -51,7 +50,7 @@ fn values() -> Value {
         "nodeSelector": {"type": "kwok"}, "tolerations": [{"key": "kwok.x-k8s.io/node", "operator": "Exists"}],
     });
     let mut values = platform_values();
-    merge(&mut values, &json!({"controlPlane": {"statefulSet": {"scheduling": scheduling}}}));
+    values["controlPlane"]["statefulSet"]["scheduling"] = scheduling;
     values
 }
 
