@@ -186,15 +186,18 @@ fn measured(nodes: u32) -> Vec<(&'static str, f64)> {
     times
 }
 
-/// `FLEET_NODES='100 1000 5000' cargo test -p gputenancy-operator --lib times_of_decisions -- --ignored --nocapture` prints the shortest
-/// times of decisions, in brackets the ratio to the first fleet. Add `--release` for times of a release build, and `FLEET_ROUNDS=50` for more
-/// rounds than 10.
+/// `FLEET_NODES='100 1000 5000' cargo test -p gputenancy-operator --lib decision_at_rest -- --nocapture` prints the shortest times of
+/// decisions, in brackets the ratio to the first fleet. Add `--release` for times of a release build, and `FLEET_ROUNDS=50` for more rounds
+/// than 10.
 #[test]
-#[ignore = "a benchmark, which asserts nothing"]
-fn times_of_decisions() {
+fn decision_at_rest_takes_less_time_than_the_first() {
     let sizes = std::env::var("FLEET_NODES").unwrap_or_else(|_| "20".to_owned());
     let sizes: Vec<u32> = sizes.split_whitespace().map(|n| n.parse().unwrap()).collect();
     let all: Vec<_> = sizes.iter().map(|nodes| measured(*nodes)).collect();
+    for times in &all {
+        let [(_, first), (_, at_rest), ..] = times[..] else { panic!("{times:?}") };
+        assert!(at_rest < first, "{times:?}");
+    }
     println!("nodes: {sizes:?}");
     for (row, (name, base)) in all[0].iter().enumerate() {
         let columns = all.iter().map(|times| format!("{:10.3} ms ({:6.1})", times[row].1, times[row].1 / base));
