@@ -1,6 +1,7 @@
 //! The workspace as cargo describes it.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     process::Command,
 };
@@ -39,15 +40,43 @@ struct Metadata {
 
 #[derive(Deserialize)]
 struct Package {
+    name: String,
     targets: Vec<Target>,
+}
+
+fn packages() -> Result<Vec<Package>, WorkspaceError> {
+    let text = cargo(&["metadata", "--no-deps", "--format-version=1", "--offline", "--locked"])?;
+    Ok(serde_json::from_str::<Metadata>(&text)?.packages)
 }
 
 /// The libraries and programs of the workspace; tests, benchmarks and build scripts are left out.
 pub fn targets() -> Result<Vec<Target>, WorkspaceError> {
-    let text = cargo(&["metadata", "--no-deps", "--format-version=1", "--offline", "--locked"])?;
-    let Metadata { packages } = serde_json::from_str(&text)?;
-    let targets = packages.into_iter().flat_map(|package| package.targets);
+    let targets = packages()?.into_iter().flat_map(|package| package.targets);
     Ok(targets.filter(|t| t.kind.iter().any(|k| matches!(k.as_str(), "lib" | "bin" | "cdylib"))).collect())
+}
+
+/// The programs of integration tests of each crate.
+pub fn test_programs() -> Result<BTreeMap<String, Vec<String>>, WorkspaceError> {
+    let tests = |package: Package| {
+        let tests = package.targets.into_iter().filter(|t| t.kind.iter().any(|k| k == "test"));
+        (package.name, tests.map(|t| t.name).collect())
+    };
+    Ok(packages()?.into_iter().map(tests).collect())
+}
+
+/// The sets of features that each crate is built with for the whole workspace, by name and version: `cargo build`, or with `tests` also
+/// what its tests need.
+pub fn features(tests: bool) -> Result<BTreeMap<String, BTreeSet<String>>, WorkspaceError> {
+    let edges = if tests { "--edges=normal,build,dev" } else { "--edges=normal,build" };
+    let tree = cargo(&["tree", "--workspace", edges, "--prefix=none", "--format={p}|{f}|", "--offline", "--locked"])?;
+    let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for line in tree.lines() {
+        if let Some((package, features)) = line.split_once('|') {
+            let features = features.split('|').next().unwrap_or_default();
+            all.entry(package.to_owned()).or_default().insert(features.to_owned());
+        }
+    }
+    Ok(all)
 }
 
 /// Names of all packages that a package is built from, its own included; development and build dependencies are left out.

@@ -1,6 +1,7 @@
 //! The structure of the repository: modules, crates, and the references in its pages.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
+mod crates;
 mod docs;
 mod levels;
 mod modules;
