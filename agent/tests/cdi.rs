@@ -1,16 +1,4 @@
 //! The CDI specification, compared with that of NVIDIA's unmodified nvidia-ctk for the same driver.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test ends there"
-)]
-
-mod common;
-#[path = "../../integration/nvml-sim/tests/support/witness.rs"]
-#[allow(dead_code, reason = "each test program uses its own part")]
-mod witness;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,14 +7,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use common::{Agent, Sim, built, myself};
+use crate::witness::{Devices, Witness, devices_of};
+use crate::{
+    built,
+    common::{Agent, Sim, myself},
+};
 use gputenancy_agent::kubelet::{
     cdi::{Driver, render},
     config::Config,
 };
 use serde_json::Value;
 use silicon::{nodes, paths};
-use witness::{Devices, Witness, devices_of};
 
 /// Libraries of a driver for compute and video that have a version in their name.
 const LIBRARIES: [&str; 9] = [
@@ -94,7 +85,7 @@ fn with_devices(test: &str) -> Option<PathBuf> {
 
 #[tokio::test]
 async fn containers_get_what_nvidia_ctk_gives_them() {
-    let Some(root) = with_devices("containers_get_what_nvidia_ctk_gives_them") else { return };
+    let Some(root) = with_devices("cdi::containers_get_what_nvidia_ctk_gives_them") else { return };
     let sim = Sim::with("h100-80gb", 2, |options| {
         options.root = root.clone();
         options.devices = true;

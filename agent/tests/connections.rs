@@ -1,15 +1,6 @@
 //! How GPUs are connected, read through the simulated library, and the choice of several GPUs that follows.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test ends there"
-)]
 
-mod common;
-
-use common::{Agent, Sim};
+use crate::common::{Agent, Sim};
 use gputenancy_agent::gpu::Inventory;
 use gputenancy_nvml::Connection;
 use silicon::{LINKS, Links};

@@ -1,17 +1,5 @@
 //! Random layouts on every MIG board, partitioned by the agent through the C ABI and read back by two programs of NVIDIA: the desired
 //! layout, the agent's devices and theirs are equal.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test ends there"
-)]
-
-mod common;
-mod draws;
-#[path = "../../integration/nvml-sim/tests/support/witness.rs"]
-mod witness;
 
 use std::{
     collections::BTreeMap,
@@ -21,8 +9,12 @@ use std::{
     sync::Mutex,
 };
 
-use common::{Agent, Sim, built, myself};
-use draws::{Draws, Layout};
+use crate::draws::{Draws, Layout};
+use crate::witness::{Devices, Labels, Witness, devices_of, labels_of, mig_labels, nodes_of, of_mig};
+use crate::{
+    built,
+    common::{Agent, Sim, myself},
+};
 use gputenancy_agent::kubelet::{
     Config,
     cdi::{self, Driver},
@@ -33,7 +25,6 @@ use silicon::{
     board::{Board, Placement, Variant},
     boards,
 };
-use witness::{Devices, Labels, Witness, devices_of, labels_of, mig_labels, nodes_of, of_mig};
 
 const LAYOUTS: usize = 200;
 const GPUS: u32 = 2;
@@ -85,7 +76,7 @@ fn on_a_machine((board, variant): (&str, Variant), seed: u64, layouts: usize) ->
     });
     let case = serde_json::to_string(&(&sim.options.root, board, variant, seed, layouts)).unwrap();
     let Output { status, stdout, stderr } =
-        myself("node_process").env("DRIFT_CASE", case).env("NVSIM_DEV", sim.options.dev()).output().unwrap();
+        myself("drift::node_process").env("DRIFT_CASE", case).env("NVSIM_DEV", sim.options.dev()).output().unwrap();
     let (output, errors) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
     let count = output.lines().find_map(|line| line.strip_prefix("partitioned ")?.parse().ok());
     count.filter(|_| status.success()).ok_or_else(|| format!("{output}{errors}"))
@@ -135,7 +126,7 @@ struct Node {
 
 impl Node {
     async fn at(root: std::path::PathBuf, board: &str, variant: Variant) -> Self {
-        let options = common::options(&root, board, GPUS);
+        let options = crate::common::options(&root, board, GPUS);
         let store = silicon::Store::new(options.state());
         let machine = store.read().unwrap();
         let mut agent = Agent::on(&root);

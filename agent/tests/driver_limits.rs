@@ -1,14 +1,5 @@
 //! Memory limits in the simulated driver: set for the cgroups of containers with a share, held by programs without the agent's library, and
 //! cleared. Needs a writable hierarchy of cgroups.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test ends there"
-)]
-
-mod common;
 
 use std::{
     fs,
@@ -18,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Sim, built};
+use crate::{built, common::Sim};
 use gputenancy_agent::{
     device::{
         Device, DeviceId, DeviceOwner, DeviceView, DriverLimits, KubeletView, Limiters, OtherLimiter, Owners, Share,

@@ -1,13 +1,4 @@
 //! Devices of pods that kubelet has forgotten, with processes on the simulated driver.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test ends there"
-)]
-
-mod common;
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use common::{Agent, Sim};
+use crate::common::{Agent, Sim};
 use gputenancy_agent::{
     device::{Device, DeviceId, DeviceOwner, Owners},
     gpu::Deadlines,

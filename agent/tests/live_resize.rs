@@ -1,13 +1,4 @@
 //! A new size of a fraction, from the layout that the agent gets to what CUDA shows a running program: prints how long it takes.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test ends there"
-)]
-
-mod common;
 
 use std::{
     io::{BufRead, BufReader},
@@ -17,7 +8,7 @@ use std::{
     time::Instant,
 };
 
-use common::{Sim, built};
+use crate::{built, common::Sim};
 use gputenancy_agent::{
     device::{Device, DeviceId, DeviceOwner, DeviceView, KubeletView, Owners, Share},
     enforcement::{Resizer, ShareFiles, ShareSizes},

@@ -1,15 +1,4 @@
 //! MPS daemons of the agent on the simulated driver: real processes and real pipes.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test ends there"
-)]
-
-#[path = "../../integration/nvml-sim/tests/support/built.rs"]
-#[allow(dead_code, reason = "each test program uses its own part")]
-mod built;
 
 use std::{
     collections::BTreeMap,
@@ -27,6 +16,8 @@ use gputenancy_agent::{
 use gputenancy_crds::{SharingMode, reasons};
 use gputenancy_service::events::Notice;
 use silicon::mps::Connection;
+
+use crate::built;
 
 const GPU: &str = "GPU-a";
 

@@ -1,17 +1,8 @@
 //! Partitioning through the simulated library: the same thread, calls and codes as on hardware.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test ends there"
-)]
-
-mod common;
 
 use std::{collections::BTreeMap, os::unix::process::ExitStatusExt, path::PathBuf, time::Duration};
 
-use common::{Agent, Sim, myself};
+use crate::common::{Agent, Sim, myself};
 use gputenancy_agent::{
     device::{DeviceId, DeviceOwner},
     gpu::{Deadlines, NvmlError, faults::RecordedFault},
@@ -310,7 +301,7 @@ async fn lost_gpu_keeps_its_name_and_its_devices_become_unhealthy() {
 
 #[tokio::test]
 async fn recorded_fault_outlives_the_agent_and_not_a_reset() {
-    let sim = Sim::with("a100-80gb", 1, |options| options.tool = Some(common::built::binary("nvsim")));
+    let sim = Sim::with("a100-80gb", 1, |options| options.tool = Some(crate::built::binary("nvsim")));
     let mut agent = Agent::on(sim.root.path());
     let uuid = agent.uuid().await;
     agent.want(&uuid, false, &[]);
@@ -454,7 +445,7 @@ async fn agent_killed_before_or_after_any_change_ends_at_the_new_layout() {
             agent.want(&uuid, true, OLD);
             agent.converge().await;
             sim.inject("change", nth, Some(1), effect);
-            let status = myself("partitioning_process")
+            let status = myself("simulated::partitioning_process")
                 .env("PARTITION_ROOT", sim.root.path())
                 .env("PARTITION_GPU", &uuid)
                 .status()

@@ -1,14 +1,5 @@
 //! Shares of one GPU in virtual time: programs that launch as the shim does, an engine that runs one kernel after another, and the arbiter of the
 //! agent. Nothing waits for a clock, so that the figures are exact on any machine.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    clippy::cast_precision_loss,
-    reason = "a test ends there"
-)]
 
 use std::path::Path;
 

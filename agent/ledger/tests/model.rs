@@ -1,23 +1,5 @@
 //! The count of memory in every order of the steps of several processes, each of which may be killed before any of its writes. loom runs the
 //! source files of the ledger itself, with its own atomic numbers.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test ends there"
-)]
-
-#[allow(dead_code, reason = "the model has no files")]
-#[path = "../src/accounts.rs"]
-mod accounts;
-#[allow(dead_code, reason = "the model has no files")]
-#[path = "../src/owner.rs"]
-mod owner;
-#[path = "model/sync.rs"]
-mod sync;
-#[path = "../src/word.rs"]
-mod word;
 
 use std::{
     cell::Cell,
@@ -25,10 +7,14 @@ use std::{
     sync::{Arc, atomic::Ordering::SeqCst},
 };
 
-use accounts::{Accounts, Slot};
 use loom::thread::{JoinHandle, spawn};
-use owner::Owner;
-use sync::AtomicU64;
+
+use crate::{
+    accounts::{Accounts, Slot},
+    owner::Owner,
+    sync::{self, AtomicU64},
+    word,
+};
 
 /// Units that the processes may hold together.
 const LIMIT: u64 = 3;

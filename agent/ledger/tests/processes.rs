@@ -1,18 +1,8 @@
 //! Real processes with many threads on one usage file: no reservation beyond the limit, and a balance that is exact after any of them was
 //! killed at any point. The benchmark makes the same with more of everything.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    unsafe_code,
-    reason = "a test ends there"
-)]
 
-mod support;
-
+use crate::support::{Plan, run_and_kill, run_to_the_end};
 use gputenancy_ledger::UNIT;
-use support::{Plan, run_and_kill, run_to_the_end};
 
 /// So little that it is reached all the time.
 const SCARCE: u64 = 1024 * UNIT;

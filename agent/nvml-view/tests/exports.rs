@@ -1,7 +1,6 @@
 //! The functions of NVML (names of `nm -D libnvidia-ml.so.1`, or of `nvml.h`, by version) against the table: each that could show memory, processes
 //! or activity of other containers is replaced, or is listed here with the reason why not. A version with a new one fails this test: add its
 //! list of names.
-#![allow(clippy::unwrap_used, reason = "a test ends there")]
 
 use std::collections::{BTreeMap, BTreeSet};
 

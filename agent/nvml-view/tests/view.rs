@@ -1,16 +1,4 @@
 //! Programs that read NVML with the view in place of the driver's library, each in a mount namespace as in a container.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "a test ends there"
-)]
-
-#[path = "../../../integration/nvml-sim/tests/support/built.rs"]
-#[allow(dead_code, reason = "each test program uses its own part")]
-mod built;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,6 +17,8 @@ use silicon::{
     install::{Options, install},
     operations,
 };
+
+use crate::built;
 
 const MIB: u64 = 1 << 20;
 /// MiB that the agent reserves for a context.

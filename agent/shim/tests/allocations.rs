@@ -1,20 +1,10 @@
 //! The shim allocates nothing of the program's heap in calls that programs make often: a program may call CUDA where its allocator cannot be used,
 //! and an allocation would take longer than the rest of the call.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "a test ends there"
-)]
-
-mod support;
 
 use std::{collections::BTreeMap, ffi::OsStr, path::Path, process::Command};
 
+use crate::support::{CONTEXT, GIB, Node, built};
 use gputenancy_ledger::{OnMissing, Pace};
-use support::{CONTEXT, GIB, Node, built};
 
 /// Compiles a C file of `tests/support`.
 fn compile(source: &str, to: &Path, more: &[&OsStr]) {

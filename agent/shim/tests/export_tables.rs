@@ -1,22 +1,14 @@
 //! Private tables of functions: the driver's are handed out as they are, since CUDA's runtime checks where they are. What that means for the limit.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "a test ends there"
-)]
-
-mod support;
 
 use std::{
     io::{BufRead, BufReader, Write},
     process::{Child, Stdio},
 };
 
-use support::calls::{CONTEXT, OUT_OF_MEMORY, SUCCESS};
-use support::{MIB, Node, Share};
+use crate::support::{
+    MIB, Node, Share,
+    calls::{CONTEXT, OUT_OF_MEMORY, SUCCESS},
+};
 
 /// A program that has initialised CUDA, and has no context.
 struct Program<'n> {

@@ -1,6 +1,5 @@
 //! The functions of real drivers (names of `nm -D libcuda.so.1`, by version) against the table: each that takes memory, launches work or makes a
 //! context is replaced, or is listed here with the reason why not. A driver with a new one fails this test: add its list of names.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends there")]
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,17 +1,9 @@
 //! Every family of allocations at the limit, over it, freed, freed twice, and with a context that is another one or gone.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "a test ends there"
-)]
 
-mod support;
-
-use support::calls::{CONTEXT, Calls, INVALID_CONTEXT, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS};
-use support::{MIB, Node};
+use crate::support::{
+    MIB, Node,
+    calls::{CONTEXT, Calls, INVALID_CONTEXT, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS},
+};
 
 /// What ends an allocation that is not freed.
 #[derive(Clone, Copy, PartialEq)]

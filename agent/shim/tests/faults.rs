@@ -1,21 +1,13 @@
 //! Functions of the driver that fail: the program gets the driver's code, and the ledger counts what the driver holds.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "a test ends there"
-)]
 
-mod support;
-
+use crate::support::{
+    MIB, Node,
+    calls::{CONTEXT, Calls, OUT_OF_MEMORY, SUCCESS},
+};
 use silicon::{
     fault::{Effect, Fault},
     operations,
 };
-use support::calls::{CONTEXT, Calls, OUT_OF_MEMORY, SUCCESS};
-use support::{MIB, Node};
 
 /// `CUDA_ERROR_UNKNOWN`.
 const UNKNOWN: i32 = 999;

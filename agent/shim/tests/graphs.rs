@@ -1,17 +1,9 @@
 //! Graphs that allocate and free memory: it counts when the driver reserves it, which is at a launch or an upload.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "a test ends there"
-)]
 
-mod support;
-
-use support::calls::{CONTEXT, Calls, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS};
-use support::{MIB, Node};
+use crate::support::{
+    MIB, Node,
+    calls::{CONTEXT, Calls, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS},
+};
 
 /// Runs a case in a container with this limit.
 fn program(limit: u64, case: impl FnOnce(&mut Calls<'_>)) {

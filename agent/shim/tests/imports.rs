@@ -1,17 +1,9 @@
 //! Imported memory counts once: for the process that allocated it, or for none if that is no program of CUDA.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "a test ends there"
-)]
 
-mod support;
-
-use support::calls::{CONTEXT, Calls, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS};
-use support::{MIB, Node};
+use crate::support::{
+    MIB, Node,
+    calls::{CONTEXT, Calls, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS},
+};
 
 #[test]
 fn importer_of_another_container_is_charged_nothing_and_the_exporter_all() {

@@ -1,14 +1,4 @@
 //! Programs with the shim in place of the driver's library, each in a mount namespace as in a container.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "a test ends there"
-)]
-
-mod support;
 
 use std::{
     collections::BTreeSet,
@@ -17,8 +7,8 @@ use std::{
     process::{Command, Stdio},
 };
 
+use crate::support::{CONTEXT, GIB, Holder, Node, library};
 use gputenancy_ledger::{Mapped, OnMissing, Pace, Turn, Usage};
-use support::{CONTEXT, GIB, Holder, Node};
 
 /// The families of allocations, as `cuda-work` names them.
 const KINDS: [&str; 7] = ["plain", "pitch", "managed", "async", "virtual", "array", "mipmap"];
@@ -326,11 +316,8 @@ fn get_proc_address_returns_replacements_of_the_same_name_and_nothing_else() {
 
 #[test]
 fn library_exports_the_functions_of_the_table_and_nothing_else() {
-    let output = Command::new("nm")
-        .args(["-D", "--defined-only"])
-        .arg(support::library("libgputenancy_cuda.so"))
-        .output()
-        .unwrap();
+    let output =
+        Command::new("nm").args(["-D", "--defined-only"]).arg(library("libgputenancy_cuda.so")).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let exported: BTreeSet<&str> = text.lines().filter_map(|line| line.split_whitespace().nth(2)).collect();
     let table = include_str!("../src/table.rs");

@@ -1,17 +1,9 @@
 //! How far a pool grows: what the driver will add is reserved before, so that no pool is ever above the limit but in one case, which is shown.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "a test ends there"
-)]
 
-mod support;
-
-use support::calls::{CONTEXT, Calls, OUT_OF_MEMORY, SUCCESS};
-use support::{MIB, Node};
+use crate::support::{
+    MIB, Node,
+    calls::{CONTEXT, Calls, OUT_OF_MEMORY, SUCCESS},
+};
 
 /// The step in which the simulated pools grow, as on hardware.
 const STEP: u64 = 32 * MIB;

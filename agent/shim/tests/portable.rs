@@ -1,10 +1,5 @@
 //! The libraries as they are shipped (`integration/tools/tenant-libraries`): what they need of a container's image, what they export, and that
 //! every build has the same bytes.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test ends there")]
-
-#[path = "../../../integration/nvml-sim/tests/support/built.rs"]
-#[allow(dead_code, reason = "another test program uses the rest")]
-mod built;
 
 use std::{
     collections::BTreeSet,
@@ -13,6 +8,8 @@ use std::{
     process::Command,
     sync::OnceLock,
 };
+
+use crate::support::built;
 
 /// Newest version of glibc's symbols: that of RHEL 7 and of the manylinux2014 images.
 const GLIBC: (u32, u32) = (2, 17);

@@ -1,14 +1,4 @@
 //! A program in C that is linked with CUDA's library gets the shim's functions by every way of the dynamic linker.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "a test ends there"
-)]
-
-mod support;
 
 use std::{
     fs,
@@ -16,7 +6,7 @@ use std::{
     process::Command,
 };
 
-use support::{CONTEXT, GIB, Node, Share, library};
+use crate::support::{CONTEXT, GIB, Node, Share, library};
 
 /// The program, and the library that is loaded before.
 struct Built {

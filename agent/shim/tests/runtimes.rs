@@ -1,15 +1,4 @@
 //! NVIDIA's CUDA runtimes on the simulated driver, with the shim in between: they ask `cuGetProcAddress` for all that they use.
-#![cfg(target_arch = "x86_64")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "a test ends there"
-)]
-
-mod support;
 
 use std::{
     collections::BTreeSet,
@@ -19,7 +8,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use support::{GIB, Node, built};
+use crate::support::{GIB, Node, built};
 
 /// Version, library, and whether it asks by the `cuGetProcAddress` of CUDA 11.
 const RUNTIMES: [(&str, &str, bool); 3] =

@@ -1,16 +1,4 @@
 //! Random sequences of calls, whose codes and whose balance an oracle predicts: a map of what is allocated, graphs with allocations, and the limit.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "a test ends there"
-)]
-
-#[path = "support/graph_oracle.rs"]
-mod graph_oracle;
-mod support;
 
 use std::{
     collections::BTreeMap,
@@ -20,12 +8,14 @@ use std::{
     },
 };
 
-use graph_oracle::{GraphCall, Graphs, graph_call};
-use proptest::prelude::*;
-use support::{
-    MIB, Node, Share,
-    calls::{CONTEXT, Calls, INVALID_CONTEXT, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS},
+use crate::{
+    graph_oracle::{GraphCall, Graphs, graph_call},
+    support::{
+        MIB, Node, Share,
+        calls::{CONTEXT, Calls, INVALID_CONTEXT, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS},
+    },
 };
+use proptest::prelude::*;
 
 /// Multiple of all allocations: that in which the simulated pools grow.
 const UNIT: u64 = 32 * MIB;

@@ -1,22 +1,9 @@
 //! Shares that programs use next to each other: idle time, and suspension.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "a test ends there"
-)]
-
-#[path = "support/arbitrating.rs"]
-mod arbitrating;
-mod support;
 
 use std::{process::Child, thread::sleep, time::Duration};
 
-use arbitrating::arbitrating;
+use crate::support::{GIB, Node, Share, arbitrating::arbitrating};
 use gputenancy_ledger::{Pace, Turn, now};
-use support::{GIB, Node, Share};
 
 const PERIOD: u64 = 20_000_000;
 

@@ -1,9 +1,4 @@
 //! A simulated driver in its own folder, and the partitioning of an agent on it, with a kubelet that the test controls.
-#![allow(dead_code, reason = "each test program uses its own part")]
-
-#[path = "../../../integration/nvml-sim/tests/support/built.rs"]
-pub mod built;
-
 use std::{
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
@@ -30,6 +25,8 @@ use silicon::{
     operations,
 };
 use tokio::sync::watch;
+
+use crate::built;
 
 /// One node's simulated driver.
 pub struct Sim {

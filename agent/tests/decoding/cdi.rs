@@ -18,7 +18,7 @@ use gputenancy_agent::{
 };
 use serde_json::Value;
 
-use crate::{resource, some};
+use super::{resource, some};
 
 fn device(choices: &mut Choices) -> Device {
     let minor = u32::try_from(choices.below(16)).unwrap_or_default();

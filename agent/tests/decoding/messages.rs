@@ -21,7 +21,7 @@ use gputenancy_agent::{
 };
 use prost::Message;
 
-use crate::{
+use super::{
     id,
     newer::{NewerList, devices, known, list},
     some,

@@ -4,7 +4,7 @@ use fuzz::Choices;
 use gputenancy_agent::grpc::proto::podresources;
 use prost::Message;
 
-use crate::{id, resource, some};
+use super::{id, resource, some};
 
 /// Kubelet's list, with fields that the agent does not know.
 #[derive(Clone, PartialEq, Message)]

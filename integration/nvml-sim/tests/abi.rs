@@ -1,15 +1,6 @@
 //! The library's C ABI: every symbol is there, and structs are checked by their versions.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test ends there"
-)]
 
-mod common;
-
-use common::{Sim, gpu};
+use crate::common::{Sim, gpu};
 use nvml_wrapper_sys::bindings::*;
 
 fn version(size: usize, number: u32) -> u32 {

@@ -1,23 +1,13 @@
 //! Utilisation, power, energy, performance metrics and accounting of real programs that launch kernels, as NVML shows them.
 //!
 //! A busy machine delays programs, so nothing here expects a duration: what NVML shows is compared with the kernels that a program counted itself.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test ends there"
-)]
-
-mod common;
-#[path = "common/load.rs"]
-mod load;
 
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use common::Sim;
-use load::{Interval, Launched, kill, near, until};
+use crate::built;
+use crate::common::load::{Interval, Launched, kill, near, until};
+use crate::common::{self, Sim};
 use nvml_wrapper::enums::gpm::GpmMetricId;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::gpm::gpm_metrics_get;
@@ -96,7 +86,7 @@ fn newer_struct(sim: &Sim) -> [u32; 2] {
 
 #[test]
 fn busy_gpu_shows_utilization_of_each_process_and_power_and_the_other_none() {
-    let sim = Sim::with("a100-80gb", |options| options.tool = Some(common::binary("nvsim")));
+    let sim = Sim::with("a100-80gb", |options| options.tool = Some(built::binary("nvsim")));
     let nvml = sim.nvml();
     let (gpu, other) = (nvml.device_by_index(0).unwrap(), nvml.device_by_index(1).unwrap());
     assert!(matches!(gpu.process_utilization_stats(0_u64), Err(NvmlError::NotFound)));
@@ -139,7 +129,7 @@ fn busy_gpu_shows_utilization_of_each_process_and_power_and_the_other_none() {
 
 #[test]
 fn mig_mode_of_an_a100_has_no_activity_but_power_and_energy_of_the_gpu() {
-    let sim = Sim::with("a100-80gb", |options| options.tool = Some(common::binary("nvsim")));
+    let sim = Sim::with("a100-80gb", |options| options.tool = Some(built::binary("nvsim")));
     let nvml = sim.nvml();
     sim.mig(0);
     let gi = sim.partition(0, 9);
@@ -223,7 +213,7 @@ fn metrics_of_instructions_are_not_supported_and_samples_must_fit_together() {
 
 #[test]
 fn mps_clients_run_at_the_same_time_with_their_percentage_of_the_gpu() {
-    let sim = Sim::with("h100-80gb", |options| options.tool = Some(common::binary("nvsim")));
+    let sim = Sim::with("h100-80gb", |options| options.tool = Some(built::binary("nvsim")));
     let nvml = sim.nvml();
     let gpu = nvml.device_by_index(0).unwrap();
     let pipes = sim.root.path().join("pipes");

@@ -1,19 +1,10 @@
 //! Injected faults and rights of a process that calls NVML.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test ends there"
-)]
-
-mod common;
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 
-use common::Sim;
+use crate::common::Sim;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
@@ -23,7 +14,7 @@ const LIBRARY: &str = "CALLERS_LIBRARY";
 /// Runs the test `child` of this program in a process of its own, on the simulated driver.
 fn run_child(sim: &Sim, dev: Option<&Path>) -> ExitStatus {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "child"]).env(LIBRARY, sim.library());
+    command.args(["--exact", "callers::child"]).env(LIBRARY, sim.library());
     if let Some(dev) = dev {
         command.env("NVSIM_DEV", dev);
     }
@@ -46,7 +37,7 @@ fn child() {
 fn kill_before_call_changes_nothing_and_after_call_completes_it() {
     for (moment, done) in [("before", false), ("after", true)] {
         let sim = Sim::new("h100-80gb");
-        sim.nvsim(&["inject", "--call", "change", "--kill", moment, "--process", "callers-"]);
+        sim.nvsim(&["inject", "--call", "change", "--kill", moment, "--process", "nvml_sim-"]);
         assert_eq!(run_child(&sim, None).signal(), Some(9));
         assert_eq!(sim.store.read().unwrap().gpus[0].mig, done, "{moment}");
         // the kernel released the lock, and the fault hits once

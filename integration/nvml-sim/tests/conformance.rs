@@ -1,23 +1,12 @@
 //! NVIDIA's unmodified programs on every MIG board and many layouts list exactly the existing instances.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test ends there"
-)]
-
-mod common;
-#[path = "support/witness.rs"]
-mod witness;
 
 use std::fs;
 use std::process::Command;
 
-use common::{Sim, built, widest};
+use crate::common::{Sim, widest};
+use crate::witness::{Devices, Labels, Witness, labels_of, mig_labels, nodes_of, of_mig};
 use silicon::board::Profile;
 use silicon::{Machine, boards};
-use witness::{Devices, Labels, Witness, labels_of, mig_labels, nodes_of, of_mig};
 
 /// A driver with device nodes, and NVIDIA's programs on it.
 struct Node {

@@ -1,14 +1,6 @@
 //! NVIDIA's unmodified device plugin with a real kubelet: it advertises existing devices, and pods get them.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test ends there"
-)]
 
-mod common;
-
+use crate::built;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use lab::{Lab, LabSpec, NodeHandle, PATIENCE, wait_for};
@@ -18,8 +10,8 @@ const STATE: &str = "/run/nvidia/driver/run/nvsim";
 
 /// Installs the simulated driver on the node, with one partitioned and one whole GPU.
 async fn install(node: &NodeHandle) {
-    let nvsim = common::binary("nvsim").display().to_string();
-    let library = common::library().display().to_string();
+    let nvsim = built::binary("nvsim").display().to_string();
+    let library = built::library().display().to_string();
     let node_name = node.name().to_owned();
     let run = async |arguments: &[&str]| node.run(arguments).await.unwrap();
     run(&[&nvsim, "install", "--library", &library, "--node", &node_name, "--latency", "none"]).await;
@@ -30,8 +22,8 @@ async fn install(node: &NodeHandle) {
 
 /// Starts the plugin with this strategy; it runs until [`stop`].
 async fn start(node: &NodeHandle, strategy: &str) {
-    let tests = common::checkout().join("integration/nvml-sim/tests/with-driver");
-    let tools = common::checkout().join("target/toolset/bin");
+    let tests = built::checkout().join("integration/nvml-sim/tests/with-driver");
+    let tools = built::checkout().join("target/toolset/bin");
     assert!(tools.join("nvidia-device-plugin").exists(), "no nvidia-device-plugin: run `make tools` first");
     let script = format!(
         "echo $$ > /run/plugin.pid; exec {with} /run/trees {tools}/nvidia-device-plugin --mig-strategy=mixed \
@@ -118,14 +110,14 @@ struct Down(String);
 
 impl Drop for Down {
     fn drop(&mut self) {
-        let lab = std::process::Command::new(common::binary("lab")).args(["down", "--name", &self.0]).status();
+        let lab = std::process::Command::new(built::binary("lab")).args(["down", "--name", &self.0]).status();
         assert!(lab.unwrap().success(), "lab down --name {}", self.0);
     }
 }
 
 #[tokio::test]
 async fn device_plugin_advertises_and_allocates_existing_devices() {
-    common::binary("lab");
+    built::binary("lab");
     let name = format!("plugin-{}", std::process::id());
     let _down = Down(name.clone());
     let lab = Lab::start(LabSpec { gpu_nodes: 1, cpu_nodes: 0, ..LabSpec::named(&name) }).await.unwrap();

@@ -1,18 +1,10 @@
 //! Real processes that use simulated GPUs, as NVML lists them.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test ends there"
-)]
-
-mod common;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 
-use common::Sim;
+use crate::built;
+use crate::common::Sim;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use silicon::Code;
 use silicon::history::{self, Event};
@@ -114,7 +106,7 @@ fn gpu_work_fails_without_devices() {
 
 #[test]
 fn nvidia_smi_does_not_reset_a_gpu_in_use() {
-    let sim = Sim::with("a100-80gb", |options| options.tool = Some(common::binary("nvsim")));
+    let sim = Sim::with("a100-80gb", |options| options.tool = Some(built::binary("nvsim")));
     let work = Work::hold(&sim, "ns/pod", 2);
     let smi = || {
         let tool = sim.options.driver().join("usr/bin/nvidia-smi");

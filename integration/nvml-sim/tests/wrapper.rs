@@ -1,15 +1,7 @@
 //! The library through nvml-wrapper, as the agent uses it.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test ends there"
-)]
 
-mod common;
-
-use common::Sim;
+use crate::built;
+use crate::common::Sim;
 use nvml_wrapper::bitmasks::event::EventTypes;
 use nvml_wrapper::enum_wrappers::device::{EccCounter, MemoryError, TemperatureSensor};
 use nvml_wrapper::error::NvmlError;
@@ -172,7 +164,7 @@ fn trace_lists_calls_in_order() {
 
 #[test]
 fn nvidia_smi_resets_and_lists() {
-    let sim = Sim::with("a100-80gb", |options| options.tool = Some(common::binary("nvsim")));
+    let sim = Sim::with("a100-80gb", |options| options.tool = Some(built::binary("nvsim")));
     let nvml = sim.nvml();
     nvml.device_by_index(1).unwrap().set_mig_mode(true).unwrap();
     let smi = |arguments: &[&str]| {

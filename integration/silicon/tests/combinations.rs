@@ -1,18 +1,11 @@
 //! Combinations of instances on every board of seven slices: exactly the published ones can be created.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test ends there"
-)]
 
 use std::collections::BTreeSet;
 
 use silicon::board::{Placement, Variant};
 use silicon::{Machine, boards};
 
-mod seven;
+use crate::seven;
 
 /// Instances by profile id and start.
 type Combination = BTreeSet<(u32, u32)>;

@@ -1,11 +1,4 @@
 //! Refusals of the driver, one test for each.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test ends there"
-)]
 
 use silicon::board::{Placement, Variant};
 use silicon::clients::Client;

@@ -1,11 +1,4 @@
 //! Which calls an injected fault hits.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test ends there"
-)]
 
 use silicon::fault::{Call, Effect, Fault, meet};
 

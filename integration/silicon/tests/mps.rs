@@ -1,5 +1,4 @@
 //! The simulated control program of the Multi-Process Service.
-#![allow(clippy::unwrap_used, reason = "a test ends there")]
 
 use std::fs;
 use std::io::Write;

@@ -1,11 +1,4 @@
 //! Properties of every board after any sequence of creations and destructions.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test ends there"
-)]
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,4 @@
 //! `nvsim run`, the entrypoint of the simulator's `DaemonSet`: installs, follows the state, and ends on a signal.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends there")]
 
 use std::path::Path;
 use std::process::{Child, Command};

@@ -1,11 +1,4 @@
 //! The state on disk: installation, sharing between processes, power cycles.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test ends there"
-)]
 
 use std::fs;
 use std::path::{Path, PathBuf};

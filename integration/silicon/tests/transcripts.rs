@@ -1,11 +1,4 @@
 //! Published `nvidia-smi mig -cgi` transcripts: profiles requested without a placement, and the resulting ids.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test ends there"
-)]
 
 use silicon::board::Variant::{self, Flipped, Normal};
 use silicon::{Code, Machine, boards};

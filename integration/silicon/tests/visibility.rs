@@ -1,11 +1,4 @@
 //! Which devices a process sees, by the nodes it can open. Plain files replace the device nodes.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test ends there"
-)]
 
 use std::fs;
 use std::path::Path;

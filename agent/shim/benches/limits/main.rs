@@ -16,8 +16,6 @@
     reason = "a benchmark ends there, and its numbers are small"
 )]
 
-#[path = "../../tests/support/arbitrating.rs"]
-mod arbitrating;
 mod calls;
 mod container;
 mod instructions;

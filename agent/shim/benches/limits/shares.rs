@@ -3,9 +3,8 @@
 use gputenancy_ledger::{Pace, Turn};
 
 use crate::{
-    arbitrating::arbitrating,
     container::{Driver, number},
-    support::{CONTEXT, GIB, Node, Share},
+    support::{CONTEXT, GIB, Node, Share, arbitrating::arbitrating},
 };
 
 /// Microseconds of a short, of a longer and of a long kernel.

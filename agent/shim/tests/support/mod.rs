@@ -1,6 +1,7 @@
 //! A node with the simulated driver, and programs in containers on it.
-#![allow(dead_code, reason = "each test program uses its own part")]
+#![allow(dead_code, reason = "the benchmarks use a part")]
 
+pub mod arbitrating;
 #[path = "../../../../integration/nvml-sim/tests/support/built.rs"]
 pub mod built;
 pub mod calls;

@@ -1,5 +1,4 @@
 //! Programs that launch kernels through the simulated CUDA.
-#![allow(dead_code, reason = "each test program uses its own part")]
 
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -10,7 +9,8 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::gpm::gpm_metrics_get;
 use nvml_wrapper::{GpmSample, Nvml};
 
-use crate::common::{Sim, binary, built};
+use crate::built;
+use crate::common::Sim;
 
 /// Performance metrics that the simulator has: activity, multiprocessors, warps.
 pub const METRICS: [GpmMetricId; 3] = [GpmMetricId::GraphicsUtil, GpmMetricId::SmUtil, GpmMetricId::SmOccupancy];
@@ -41,7 +41,7 @@ impl Launched {
 impl Sim {
     /// `cuda-work launch` on a device, with one nanosecond for an iteration, which is not measured.
     pub fn launch(&self, device: &str, arguments: &str) -> Command {
-        let mut program = Command::new(binary("cuda-work"));
+        let mut program = Command::new(built::binary("cuda-work"));
         program.arg("--library").arg(built::shared("libcuda_sim.so")).args(["launch", "--iteration", "1"]);
         program.args(arguments.split(' ')).env("NVSIM_STATE", self.store.dir()).env("NVSIM_DEV", "all");
         program.env("CUDA_VISIBLE_DEVICES", device).stdout(Stdio::piped());

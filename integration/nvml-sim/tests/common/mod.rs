@@ -1,19 +1,18 @@
 //! A simulated driver in a folder of its own for each test.
-#![allow(dead_code, unused_imports, reason = "each test program uses its own part")]
 
-#[path = "../support/built.rs"]
-pub mod built;
+pub mod load;
 
 use std::path::PathBuf;
 use std::process::Command;
 
-pub use built::{binary, checkout, library};
 use nvml_wrapper::Nvml;
 use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t};
 use silicon::board::Variant;
 use silicon::install::{Options, install};
 use silicon::machine::Devices;
 use silicon::{Store, boards};
+
+use crate::built::{binary, library};
 
 /// A simulated driver.
 pub struct Sim {

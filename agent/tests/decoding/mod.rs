@@ -1,5 +1,4 @@
 //! Messages of kubelet and the CDI file, with random content.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic as tests do")]
 
 mod cdi;
 mod messages;
