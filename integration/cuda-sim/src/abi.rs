@@ -11,9 +11,6 @@ pub type Pointer = u64;
 /// `CUcontext`, `CUstream`, `CUmemoryPool`, `CUarray`: addresses that name an object.
 pub type Handle = *mut c_void;
 
-/// For `cuGetProcAddress`: base name, first CUDA version of this form, per-thread form, function.
-pub type Entry = (&'static str, c_int, bool, *const ());
-
 /// A `CUresult` that is no success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure(pub CuResult);

@@ -32,5 +32,4 @@ mod routing;
 mod stream;
 mod streams;
 mod transcript;
-mod unsupported;
 mod virtual_memory;
