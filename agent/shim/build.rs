@@ -1,8 +1,5 @@
 //! Links the shim at the place of the driver's `libcuda.so.1`.
 
-/// Path of the driver's own library in containers; also in `src/real.rs`.
-const REAL: &str = "/run/gputenancy/driver/libcuda.so.1";
-
 fn main() -> std::io::Result<()> {
-    gputenancy_interpose::link::in_front_of("libcuda.so.1", REAL)
+    gputenancy_interpose::link::in_front_of(gputenancy_interpose::CUDA)
 }

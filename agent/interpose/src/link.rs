@@ -2,17 +2,21 @@
 //! its absolute path in the container. What it does not export, programs find in the dependency.
 
 use std::{
-    env, fs, io,
+    env,
+    ffi::CStr,
+    fs, io,
     path::{Path, PathBuf},
     process::Command,
 };
 
-/// Prints what cargo passes to the linker of the library of a build script: the name `soname`, and the dependency on the file at the path `real`.
-pub fn in_front_of(soname: &str, real: &str) -> io::Result<()> {
+/// Prints what cargo passes to the linker of the library of a build script: the dependency on the file at the path `real`, and the file's name as its own.
+pub fn in_front_of(real: &CStr) -> io::Result<()> {
+    let real = real.to_string_lossy();
+    let (_, soname) = real.rsplit_once('/').ok_or_else(|| io::Error::other("no path of a library"))?;
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=CARGO_ZIGBUILD_TARGET");
     let folder = env::var_os("OUT_DIR").map(PathBuf::from).ok_or_else(|| io::Error::other("OUT_DIR is not set"))?;
-    let stub = stub(&folder, real)?;
+    let stub = stub(&folder, &real)?;
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,{soname}");
     static_unwinder()?;
     println!("cargo::rustc-cdylib-link-arg=-Wl,--no-as-needed");

@@ -19,6 +19,7 @@ mod map;
 mod owner;
 mod pace;
 mod page;
+pub mod paths;
 mod processes;
 mod sync;
 mod word;

@@ -1,9 +1,6 @@
 //! Functions of the driver's own library.
 
-use std::ffi::CStr;
-
-/// The driver's library in containers; also in `build.rs`, which makes it a dependency.
-pub const LIBRARY: &CStr = c"/run/gputenancy/driver/libnvidia-ml.so.1";
+pub use gputenancy_interpose::NVML as LIBRARY;
 
 /// Calls a function of the driver's library: `driver!(nvmlDeviceGetGpuInstanceId(device => Device, &raw mut id => *mut c_uint))`.
 macro_rules! driver {

@@ -6,17 +6,16 @@ use std::{
     path::Path,
 };
 
-use gputenancy_ledger::{Limits, MapError, Mapped, Process, Usage};
+use gputenancy_ledger::{
+    Limits, MapError, Mapped, Process, Usage,
+    paths::{LIMITS, USAGE},
+};
 
 use crate::{
     abi::{Code, Device, NO_INSTANCE, SUCCESS, UNKNOWN},
     real::driver,
 };
 
-/// Limits in the container.
-const LIMITS: &str = "/run/gputenancy/share/limits";
-/// Usage in the container.
-const USAGE: &str = "/run/gputenancy/share/usage";
 /// `NVML_DEVICE_UUID_V2_BUFFER_SIZE`.
 const UUID_BUFFER: usize = 96;
 

@@ -1,9 +1,6 @@
 //! Functions of the driver's own library.
 
-use std::ffi::CStr;
-
-/// The driver's library in containers; also in `build.rs`, which makes it a dependency.
-pub const LIBRARY: &CStr = c"/run/gputenancy/driver/libcuda.so.1";
+pub use gputenancy_interpose::CUDA as LIBRARY;
 
 /// Calls a function of the driver's library: `driver!(cuCtxGetDevice(&raw mut device => *mut Device))`.
 macro_rules! driver {

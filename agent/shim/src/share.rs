@@ -12,7 +12,10 @@ use std::{
     },
 };
 
-use gputenancy_ledger::{Denied, Ledger, Limits, MapError, Mapped, OnMissing, Pace, Usage, Used};
+use gputenancy_ledger::{
+    Denied, Ledger, Limits, MapError, Mapped, OnMissing, Pace, Usage, Used,
+    paths::{LIMITS, USAGE},
+};
 
 use crate::{
     abi::{Device, SUCCESS},
@@ -21,10 +24,6 @@ use crate::{
     real::driver,
 };
 
-/// Limits in the container.
-const LIMITS: &str = "/run/gputenancy/share/limits";
-/// Usage in the container.
-const USAGE: &str = "/run/gputenancy/share/usage";
 /// Devices whose answer is remembered.
 const DEVICES: usize = 64;
 

@@ -1,6 +1,7 @@
 //! The events about shares. Pure.
 
 use gputenancy_crds::reasons::{self, Reason};
+use gputenancy_ledger::paths::USAGE;
 use gputenancy_service::events::{EventType, Notice};
 use k8s_openapi::api::core::v1::ObjectReference;
 
@@ -82,7 +83,7 @@ fn exceeded(node: &str, share: &OwnedShare, finding: &Finding) -> (String, &'sta
 /// The same for a damaged ledger.
 fn damaged(node: &str, share: &OwnedShare, finding: &Finding) -> (String, &'static str, &'static str) {
     let what = format!(
-        "a program damaged /run/gputenancy/share/usage, the file that counts the memory of share {} of node {node}; the agent has repaired it; by NVML {} processes of the container use {} MiB, the limit is {} MiB (with one CUDA context)",
+        "a program damaged {USAGE}, the file that counts the memory of share {} of node {node}; the agent has repaired it; by NVML {} processes of the container use {} MiB, the limit is {} MiB (with one CUDA context)",
         share.device.id,
         finding.processes,
         mib(finding.used),

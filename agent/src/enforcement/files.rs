@@ -8,7 +8,10 @@ use std::{
 };
 
 use gputenancy_crds::{ResizePolicy, SharingMode};
-use gputenancy_ledger::{Damage, Limits, MapError, Mapped, OnMissing, Usage};
+use gputenancy_ledger::{
+    Damage, Limits, MapError, Mapped, OnMissing, Usage,
+    paths::{LIMITS_FILE, USAGE_FILE},
+};
 
 use super::CONTEXT_MIB;
 use crate::device::{Device, Share};
@@ -45,7 +48,7 @@ impl ShareFiles {
     pub fn of(device: &Device, shares: &Path) -> Option<Self> {
         let Share { number, limit_mib: Some(_), .. } = device.share.as_ref()? else { return None };
         let folder = shares.join(device.id.uuid()).join(number.to_string());
-        Some(Self { limits: folder.join("limits"), usage: folder.join("usage") })
+        Some(Self { limits: folder.join(LIMITS_FILE), usage: folder.join(USAGE_FILE) })
     }
 
     /// Creates the files if they are missing, or the limits of another version: a container that has the share from another release, or from before a

@@ -9,7 +9,10 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use gputenancy_ledger::{Limits, Mapped, OnMissing, Pace, Usage};
+use gputenancy_ledger::{
+    Limits, Mapped, OnMissing, Pace, Usage,
+    paths::{LIMITS_FILE, USAGE_FILE},
+};
 use libloading::Library;
 use tempfile::TempDir;
 
@@ -83,9 +86,9 @@ impl Container {
             fs::remove_dir_all(&folder)?;
         }
         fs::create_dir(&folder)?;
-        let limits = Mapped::<Limits>::create(&folder.join("limits"))?;
+        let limits = Mapped::<Limits>::create(&folder.join(LIMITS_FILE))?;
         limits.write(&self.uuid, memory, CONTEXT, OnMissing::Deny);
-        let usage = Mapped::<Usage>::create(&folder.join("usage"))?;
+        let usage = Mapped::<Usage>::create(&folder.join(USAGE_FILE))?;
         Ok(Share { folder, limits, usage })
     }
 

@@ -1,7 +1,13 @@
 //! Content of the specification. Pure.
 
-use std::path::Path;
+use std::{
+    ffi::{CStr, OsStr},
+    os::unix::ffi::OsStrExt as _,
+    path::Path,
+};
 
+use gputenancy_interpose::{CUDA, NVML};
+use gputenancy_ledger::paths::{LIMITS, USAGE};
 use serde_json::{Value, json};
 
 use super::{
@@ -17,15 +23,6 @@ use crate::{
 
 /// The oldest version with all fields that are used here.
 const VERSION: &str = "0.5.0";
-
-/// CUDA's own library in containers with a limit; the shim depends on it by this path (`agent/shim/build.rs`).
-const CUDA: &str = "/run/gputenancy/driver/libcuda.so.1";
-/// NVML's own library in containers with a limit; the view depends on it by this path (`agent/nvml-view/build.rs`).
-const NVML: &str = "/run/gputenancy/driver/libnvidia-ml.so.1";
-/// Limits of the share in containers; both libraries read them there.
-const LIMITS: &str = "/run/gputenancy/share/limits";
-/// Ledger of the container.
-const USAGE: &str = "/run/gputenancy/share/usage";
 
 /// The CDI specification of these devices with this driver; none without devices, because that is not valid.
 pub fn render<'a>(devices: impl IntoIterator<Item = &'a Device>, driver: &Driver) -> Option<Value> {
@@ -78,7 +75,8 @@ pub fn render<'a>(devices: impl IntoIterator<Item = &'a Device>, driver: &Driver
 fn limited(device: &Device, driver: &Driver) -> Option<Vec<Mount>> {
     let shim = driver.shim.as_ref()?;
     let files = ShareFiles::of(device, &shim.shares)?;
-    let own = |mount: &Mount, path| Mount::file(mount.host_path(), Path::new(path));
+    let own =
+        |mount: &Mount, path: &CStr| Mount::file(mount.host_path(), Path::new(OsStr::from_bytes(path.to_bytes())));
     let cuda = own(driver.cuda().next()?, CUDA);
     let nvml = driver.nvml().next().map(|mount| own(mount, NVML));
     let replaced = driver.cuda().map(|mount| mount.replaced_by(&shim.cuda));
