@@ -1,9 +1,10 @@
-//! The gRPC interfaces of kubelet and the container runtime, generated from `agent/proto`.
+//! The gRPC interfaces of kubelet and the container runtime. `agent/proto/generated` has what tonic and prost generate from `agent/proto`: it follows their
+//! style and is not documented, hence the allowances. The test `generated` of the agent compares, and generates it again.
 
 /// The device plugin API.
 #[allow(missing_docs, clippy::pedantic, reason = "generated code")]
 pub mod plugin {
-    tonic::include_proto!("v1beta1");
+    include!("../../proto/generated/v1beta1.rs");
 
     /// Version that a plugin names when it registers.
     pub const VERSION: &str = "v1beta1";
@@ -16,11 +17,11 @@ pub mod plugin {
 /// The pod resources API.
 #[allow(missing_docs, clippy::pedantic, reason = "generated code")]
 pub mod podresources {
-    tonic::include_proto!("v1");
+    include!("../../proto/generated/v1.rs");
 }
 
 /// The container runtime interface.
 #[allow(missing_docs, clippy::pedantic, reason = "generated code")]
 pub mod runtime {
-    tonic::include_proto!("runtime.v1");
+    include!("../../proto/generated/runtime.v1.rs");
 }
