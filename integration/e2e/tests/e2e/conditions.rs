@@ -1,12 +1,11 @@
 //! Unmet demands and refused objects are reported on the right object, and clear when corrected.
 
-use std::time::Duration;
-
 use e2e::{
     Result, World,
     fixtures::{mig_profile, pool, tenant},
     objects,
     scenario::tenant_ready,
+    wait::observed,
 };
 use gputenancy_crds::{GpuPool, GpuProfile, GpuTenant};
 use kube::{Api, api::DeleteParams};
@@ -59,8 +58,13 @@ async fn overlapping_pools_leave_node_alone_and_report() {
         for name in ["one", "two"] {
             world.condition_becomes::<GpuPool>(name, "Ready", "False", "PoolOverlap", &["gpu-1", "one", "two"]).await?;
         }
-        world.set(&[tenant("t", &[("slice", 9)])]).await?;
-        tokio::time::sleep(Duration::from_secs(5)).await;
+        let grown = json!({"spec": {"gpus": [{"profile": "slice", "count": 9}]}});
+        observed(&Api::<GpuTenant>::all(world.client.clone()), "t", &grown).await?;
+        // both pools are reconciled after the tenant
+        for name in ["one", "two"] {
+            let later = json!({"spec": {"disruption": {"drainTimeout": "31m"}}});
+            observed(&Api::<GpuPool>::all(world.client.clone()), name, &later).await?;
+        }
         let after = objects::gpu_node(&world.client, "gpu-1").await?.spec;
         objects::ensure(before == after, "the spec of a node in two pools changed")?;
         Api::<GpuPool>::all(world.client.clone()).delete("two", &DeleteParams::default()).await?;

@@ -1,16 +1,16 @@
 //! A conflicting owner of a node's GPUs: the node is left alone, the pool names the owner, and changes resume without it.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use e2e::{
     Result, World,
     fixtures::{mig_profile, pool, tenant, workload},
-    objects::{self, PodIdentity, ensure, set_guarantee},
+    objects::{self, PodIdentity, ensure},
     product,
     scenario::{pod_events, pool_ready, tenant_ready},
-    wait::{PATIENCE, eventually},
+    wait::{PATIENCE, eventually, observed},
 };
-use gputenancy_crds::{GpuNodeSpec, GpuPool, Partitioner, names};
+use gputenancy_crds::{GpuNodeSpec, GpuPool, GpuTenant, Partitioner, condition, names};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, api::DeleteParams};
 use serde_json::json;
@@ -129,10 +129,14 @@ async fn owner_blocks_changes(world: &World, sign: &Sign, guarantee: i32) -> Res
     })
     .await?;
     ensure(written == before.spec, format!("other fields of GpuNode.spec changed: {written:?}"))?;
-    set_guarantee(&world.client, "small", "mig-1g", guarantee).await?;
+    let grown = json!({"spec": {"gpus": [{"profile": "mig-1g", "count": guarantee}]}});
+    observed(&Api::<GpuTenant>::all(world.client.clone()), "small", &grown).await?;
     restart_agent(world).await?;
-    // longer than several reconciles of operator and agent
-    tokio::time::sleep(Duration::from_secs(8)).await;
+    // the operator has reconciled the pool twice after the tenant's change and the new agent's first report
+    for minutes in [30 + guarantee, 40 + guarantee] {
+        let later = json!({"spec": {"disruption": {"drainTimeout": format!("{minutes}m")}}});
+        observed(&Api::<GpuPool>::all(world.client.clone()), "p", &later).await?;
+    }
     let after = NodeState::of(world).await?;
     ensure(after == before, format!("before {before:?}, after {after:?}"))?;
 
@@ -164,7 +168,7 @@ async fn pool_condition(world: &World, status: &str, reason: &str, excerpts: &[&
     world.condition_becomes::<GpuPool>("p", "ForeignPartitioner", status, reason, excerpts).await
 }
 
-/// Deletes the agent's pod, and waits until its successor is ready and advertises the same devices.
+/// Deletes the agent's pod, and waits until its successor is ready, has reported after a reconcile, and advertises the same devices.
 async fn restart_agent(world: &World) -> Result<()> {
     let agents = Api::<Pod>::namespaced(world.client.clone(), product::NAMESPACE);
     let offered = objects::allocatable(&world.client, NODE, SLICE).await?;
@@ -177,6 +181,12 @@ async fn restart_agent(world: &World) -> Result<()> {
         let new =
             pods.iter().any(|p| objects::is_ready(p) && p.metadata.name.as_ref().is_some_and(|n| !old.contains(n)));
         Ok(if new { Ok(()) } else { Err(format!("{} agents, none new and ready", pods.len())) })
+    })
+    .await?;
+    eventually("a report of the new agent", PATIENCE, || async {
+        let conditions = objects::gpu_node(&world.client, NODE).await?.status.unwrap_or_default().conditions;
+        let ready = objects::condition(&conditions, condition::READY);
+        Ok(if ready.is_some_and(|c| c.status != "Unknown") { Ok(()) } else { Err(format!("{ready:?}")) })
     })
     .await?;
     eventually("the same allocatable as before", PATIENCE, || async {

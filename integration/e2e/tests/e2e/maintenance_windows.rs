@@ -4,7 +4,7 @@ use e2e::{
     Result, World,
     fixtures::two_small_pods,
     objects::{self, ensure, set_guarantee},
-    wait::{PATIENCE, eventually},
+    wait::{PATIENCE, eventually, observed},
 };
 use gputenancy_crds::{GpuPool, GpuPoolStatus};
 use k8s_openapi::jiff::Timestamp;
@@ -37,8 +37,12 @@ async fn wait_for_the_window(world: &World) -> Result<()> {
     ensure(next.start.0 > Timestamp::now(), format!("the next window has already started: {next:?}"))?;
     let message = &waiting.pending[0].message;
     ensure(message.contains(&format!("nextWindow={}", next.start.0)), format!("no start of the window in: {message}"))?;
-    // enough for ten reconciles with the window closed
-    tokio::time::sleep(std::time::Duration::from_secs(10)).await;
+    // the operator reconciles the pool again with the window closed, and finds the same
+    for minutes in [31, 32, 33] {
+        let other = json!({"spec": {"disruption": {"drainTimeout": format!("{minutes}m")}}});
+        let pending = observed(&pools(world), "p", &other).await?.status.unwrap_or_default().pending;
+        ensure(!pending.is_empty(), "no change is pending")?;
+    }
     let node = objects::gpu_node(&world.client, "gpu-1").await?;
     ensure(node.spec.gpus.iter().all(|gpu| gpu.change.is_none()), "a change has started")?;
     ensure(objects::layouts(&node) == layout, "the layout has changed")?;
