@@ -1,7 +1,5 @@
 //! Network isolation, default requests, adoption and viewers of tenant namespaces.
 
-use std::time::Duration;
-
 use e2e::{
     Error, Result, World,
     actor::{Actor, Verb},
@@ -309,6 +307,13 @@ async fn adopted_once_labelled(world: &World) -> Result<()> {
     tenant_ready(world, "taker").await.map(drop)
 }
 
+/// An object of the adopted namespace that the garbage collector deletes after the tenant.
+fn dependent_of(tenant: &GpuTenant) -> Value {
+    let owner = json!([{"apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuTenant", "name": tenant.name_any(), "uid": tenant.uid()}]);
+    let metadata = json!({"name": "dependent", "namespace": "old", "ownerReferences": owner});
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
+}
+
 async fn adoption(world: &World) -> Result<()> {
     delete_namespace(world, "old").await?;
     let labels = json!({"app.kubernetes.io/managed-by": "other", "team": "old"});
@@ -353,6 +358,8 @@ async fn adoption(world: &World) -> Result<()> {
         Ok(if left.is_none() { Ok(()) } else { Err("still bound".into()) })
     })
     .await?;
+    let tenant = Api::<GpuTenant>::all(world.client.clone()).get("taker").await?;
+    world.set(&[dependent_of(&tenant)]).await?;
     world.kubectl(&["delete", "gputenant", "second", "taker", "--timeout=4m"]).await?;
     let events = pod_events(world, "default", "NamespaceReleased").await?;
     ensure(events.iter().any(|e| e.starts_with("taker: namespace old")), format!("{events:?}"))?;
@@ -363,7 +370,12 @@ async fn adoption(world: &World) -> Result<()> {
     let left = world.kubectl(&["get", kinds, "-n", "old", "-o", "name"]).await?;
     ensure(left.trim().is_empty(), left)?;
     world.kubectl(&["get", "configmap", "data", "-n", "old"]).await?;
-    // time for a wrong deletion to become visible
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    // the garbage collector has deleted what the tenant owned
+    eventually("the dependent of the tenant gone", PATIENCE, || async {
+        let left =
+            world.kubectl(&["get", "configmap", "dependent", "-n", "old", "-o", "name", "--ignore-not-found"]).await?;
+        Ok(if left.is_empty() { Ok(()) } else { Err(left) })
+    })
+    .await?;
     ensure(spaces.get("old").await?.metadata.deletion_timestamp.is_none(), "an adopted namespace is deleted")
 }
