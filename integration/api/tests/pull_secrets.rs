@@ -1,6 +1,6 @@
 //! Image pull secrets: copies in a tenant's namespaces follow their source, are restored, are protected, and are removed.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use e2e::{
     Result, World,
@@ -10,7 +10,7 @@ use e2e::{
     product::NAMESPACE,
     requests::writes,
     scenario::tenant_ready,
-    wait::{PATIENCE, eventually},
+    wait::{PATIENCE, eventually, observed},
 };
 use gputenancy_crds::GpuTenant;
 use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
@@ -233,9 +233,10 @@ async fn versions(world: &World) -> Result<Vec<Option<String>>> {
     Ok(all)
 }
 
-/// Neither an operator at rest nor a restarted one writes.
+/// Neither an operator at rest nor a restarted one writes. Each has reconciled the tenant when it has observed a change of its viewers.
 async fn nothing_is_written_at_rest(world: &World) -> Result<()> {
-    tokio::time::sleep(Duration::from_secs(5)).await;
+    let tenants = Api::<GpuTenant>::all(world.client.clone());
+    observed(&tenants, "puller", &json!({"spec": {"viewers": [{"kind": "Group", "name": "guests"}]}})).await?;
     let (before, at) = (write_counts(world).await?, versions(world).await?);
     let deployment = "deployment/gputenancy-operator";
     world.kubectl(&["rollout", "restart", "-n", NAMESPACE, deployment]).await?;
@@ -243,7 +244,7 @@ async fn nothing_is_written_at_rest(world: &World) -> Result<()> {
     // when a new tenant is Ready, the new leader has reconciled all tenants
     world.set(&[tenant("later", &[])]).await?;
     tenant_ready(world, "later").await?;
-    tokio::time::sleep(Duration::from_secs(10)).await;
+    observed(&tenants, "puller", &json!({"spec": {"viewers": null}})).await?;
     let after = write_counts(world).await?;
     // Kubernetes creates the ServiceAccount of a new namespace
     let ours = |key: &str| !(key.contains("resource=\"serviceaccounts\"") && key.contains("verb=\"POST\""));
