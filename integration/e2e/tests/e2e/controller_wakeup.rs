@@ -1,6 +1,9 @@
 //! Controllers in exponential backoff after quota refusals retry as soon as the quota has headroom (`budget.wakeControllers`).
 
-use std::time::Duration;
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use e2e::{
     Result, World,
@@ -9,8 +12,19 @@ use e2e::{
     scenario::tenant_ready,
     wait::{PATIENCE, eventually},
 };
-use k8s_openapi::api::core::v1::{Event, Pod};
-use kube::{Api, ResourceExt, api::ListParams};
+use k8s_openapi::{
+    NamespaceResourceScope,
+    api::{
+        apps::v1::{ReplicaSet, StatefulSet},
+        core::v1::{Event, Pod},
+    },
+    jiff::Timestamp,
+};
+use kube::{
+    Api, ResourceExt,
+    api::{ListParams, Patch, PatchParams},
+};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 const TENANT: &str = "wakeup";
@@ -19,10 +33,13 @@ const WAITS: &str = "wakeup-waits";
 const BUDGET: usize = 3;
 /// Controllers that wait for one pod each.
 const WAITING: [(&str, &str); 3] = [("apps/v1", "Deployment"), ("apps/v1", "StatefulSet"), ("batch/v1", "Job")];
-/// Updates of the waiting objects: each triggers a failing attempt, which doubles the backoff from 5 ms.
-const TOUCHES: usize = 18;
-/// Longer than every backoff that began before the last update.
-const EARLIER: Duration = Duration::from_secs(15);
+/// Kinds whose backoff grows up to 1000 seconds.
+const PATIENT: [&str; 2] = ["ReplicaSet", "StatefulSet"];
+/// Refused attempts after which the backoff is more than ten minutes: each doubles it from 5 ms.
+const REFUSALS: i32 = 18;
+/// Updates of the waiting objects, each of which triggers an attempt: fewer than the 25 events that Kubernetes writes about one object.
+const TOUCHES: usize = 12;
+const TOUCH_INTERVAL: Duration = Duration::from_millis(40);
 
 /// A controller whose pods count towards quotas and are never scheduled.
 fn controller((version, kind): (&str, &str), namespace: &str, replicas: usize) -> Value {
@@ -51,17 +68,55 @@ async fn pods_become(world: &World, namespace: &str, count: usize) -> Result<()>
     .await
 }
 
+/// Attempts that the quota has refused, by kind of controller.
+async fn refusals(world: &World) -> Result<BTreeMap<String, i32>> {
+    let events = Api::<Event>::namespaced(world.client.clone(), WAITS);
+    let mut counts = BTreeMap::new();
+    for event in events.list(&ListParams::default().fields("reason=FailedCreate")).await? {
+        // similar events are one with a count
+        *counts.entry(event.involved_object.kind.unwrap_or_default()).or_default() += event.count.unwrap_or(1);
+    }
+    Ok(counts)
+}
+
 /// The quota has refused a pod of each controller.
 async fn all_refused(world: &World) -> Result<()> {
-    let events = Api::<Event>::namespaced(world.client.clone(), WAITS);
     eventually("every controller refused", PATIENCE, || async {
-        let found = events.list(&ListParams::default().fields("reason=FailedCreate")).await?;
-        let mut kinds: Vec<String> = found.iter().filter_map(|e| e.involved_object.kind.clone()).collect();
-        kinds.sort();
-        kinds.dedup();
-        Ok(if kinds.len() == WAITING.len() { Ok(()) } else { Err(kinds.join(", ")) })
+        let counts = refusals(world).await?;
+        Ok(if counts.len() == WAITING.len() { Ok(()) } else { Err(format!("{counts:?}")) })
     })
     .await
+}
+
+/// Triggers attempts until the next one by backoff is more than ten minutes away. `begun`: before the controllers were created.
+async fn long_backoff(world: &World, begun: Instant) -> Result<()> {
+    let before = begun.elapsed();
+    eventually("enough refused attempts", PATIENCE, || async {
+        for _ in 0..TOUCHES {
+            touch::<ReplicaSet>(world).await?;
+            touch::<StatefulSet>(world).await?;
+            tokio::time::sleep(TOUCH_INTERVAL).await;
+        }
+        let counts = refusals(world).await?;
+        let enough = PATIENT.iter().all(|kind| counts.get(*kind).is_some_and(|n| *n >= REFUSALS));
+        Ok(if enough { Ok(()) } else { Err(format!("{counts:?}")) })
+    })
+    .await?;
+    // a backoff that has begun before the updates is no longer than the time until then, because each is as long as all before it
+    tokio::time::sleep(before).await;
+    Ok(())
+}
+
+async fn touch<K>(world: &World) -> Result<()>
+where
+    K: kube::Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + std::fmt::Debug + DeserializeOwned,
+{
+    let api = Api::<K>::namespaced(world.client.clone(), WAITS);
+    for object in api.list_metadata(&ListParams::default()).await? {
+        let value = json!({"metadata": {"annotations": {"example.com/touch": Timestamp::now().to_string()}}});
+        api.patch_metadata(&object.name_any(), &PatchParams::default(), &Patch::Merge(value)).await?;
+    }
+    Ok(())
 }
 
 #[tokio::test]
@@ -80,14 +135,10 @@ async fn controller_in_backoff_retries_when_quota_has_headroom() {
         world.set(&[controller(("apps/v1", "Deployment"), USES, BUDGET)]).await?;
         pods_become(&world, USES, BUDGET).await?;
 
+        let begun = Instant::now();
         world.set(&WAITING.map(|which| controller(which, WAITS, 1))).await?;
         all_refused(&world).await?;
-        for touch in 0..TOUCHES {
-            let value = format!("example.com/touch={touch}");
-            let kinds = "replicasets,statefulsets";
-            world.kubectl(&["annotate", "--overwrite", "-n", WAITS, kinds, "--all", &value]).await?;
-        }
-        tokio::time::sleep(EARLIER).await;
+        long_backoff(&world, begun).await?;
         pods_become(&world, WAITS, 0).await?;
 
         // by backoff alone the next attempt would be more than ten minutes away
