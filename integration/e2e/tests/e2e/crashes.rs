@@ -1,7 +1,10 @@
 //! Crashes of operator, agent, kubelet, API server or node during a change, and an agent that leaves: it ends at the new layout, and pods outside of the
 //! plan keep running.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use e2e::{
     Result, World,
@@ -9,7 +12,7 @@ use e2e::{
     fixtures::{mig_profile, no_eviction, pool, tenant, two_small_pods, workload},
     interrupt::{self, Phases},
     objects::{self, PodIdentity, ensure, set_guarantee},
-    scenario::{instances_ready, tenant_ready},
+    scenario::{NODES, instances_ready, tenant_ready},
     wait::{PATIENCE, eventually},
 };
 use gputenancy_crds::{ChangePhase, GpuNode};
@@ -169,16 +172,53 @@ async fn api_server_outage_during_eviction_only_delays_the_change() {
                 Ok(if phases.contains(&ChangePhase::Evicting) { Ok(()) } else { Err(format!("{phases:?}")) })
             })
             .await?;
+            let before = operators(world).await?;
             world.lab.stop_apiserver().await?;
-            tokio::time::sleep(Duration::from_mins(1)).await;
+            let lost = leader_ended(world, &before).await;
+            // also after a failure
             world.lab.start_apiserver().await?;
-            Ok::<_, e2e::Error>(())
+            lost?;
+            nodes_not_ready(world).await
         };
         let outcome = body.await;
         unblock(world, &[ChangePhase::Evicting].into()).await?;
         outcome
     })
     .await;
+}
+
+/// Processes of the operator, by node.
+async fn operators(world: &World) -> Result<BTreeSet<String>> {
+    let list = "grep -ls ^gputenancy-oper /proc/[0-9]*/comm || true";
+    let mut found = BTreeSet::new();
+    for node in world.lab.node_names() {
+        let processes = world.on_node(&node, &["sh", "-c", list]).await?;
+        found.extend(processes.lines().map(|process| format!("{node} {process}")));
+    }
+    Ok(found)
+}
+
+/// Waits until one of these processes has ended: a leader that cannot renew its lease ends.
+async fn leader_ended(world: &World, before: &BTreeSet<String>) -> Result<()> {
+    eventually("the leader to end without its lease", PATIENCE, || async {
+        let now = operators(world).await?;
+        Ok(if before.is_subset(&now) { Err(format!("{now:?}")) } else { Ok(()) })
+    })
+    .await
+}
+
+/// Writes of the GPU nodes what Kubernetes' node controller writes after an outage of 50 seconds. Kubelets correct it within 10 seconds.
+async fn nodes_not_ready(world: &World) -> Result<()> {
+    for node in NODES {
+        let ready = json!({"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"});
+        let status = json!({"status": {"conditions": [ready]}}).to_string();
+        eventually(&format!("{node} not Ready"), PATIENCE, || async {
+            let patched = world.kubectl(&["patch", "node", node, "--subresource=status", "-p", &status]).await;
+            Ok(patched.map(drop).map_err(|error| error.to_string()))
+        })
+        .await?;
+    }
+    Ok(())
 }
 
 #[tokio::test]
