@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -15,7 +15,7 @@ use e2e::{
     interrupt, objects,
     objects::ensure,
     scenario::tenant_ready,
-    wait::{PATIENCE, eventually, follow},
+    wait::{PATIENCE, eventually, follow, rounds},
 };
 use futures::future::join_all;
 use gputenancy_crds::GpuTenant;
@@ -37,7 +37,8 @@ const KEY: &str = "requests.nvidia.com/mig-1g.10gb";
 const NAMESPACES: [&str; 5] = ["many-a", "many-b", "many-c", "many-d", "many-e"];
 const BUDGET: i64 = 12;
 const CLIENTS: usize = 8;
-const LOAD_TIME: Duration = Duration::from_mins(1);
+/// Changed limits under load before the operator is killed, and again after, in a run of one round (`GPUTENANCY_ROUNDS`).
+const MOVES: usize = 10;
 
 /// A tenant with five namespaces and limits on devices, pods, CPU and memory.
 async fn onboard(world: &World) -> Result<()> {
@@ -177,6 +178,17 @@ impl Observer {
         Ok(observer)
     }
 
+    /// Waits until limits have changed so often from now on.
+    async fn more_moves(&self) -> Result<()> {
+        let moves = || self.seen.lock().unwrap().moves;
+        let (before, wanted) = (moves(), MOVES * usize::try_from(rounds()).unwrap_or(1));
+        eventually(&format!("{wanted} changed limits"), PATIENCE, || async {
+            let more = moves() - before;
+            Ok(if more >= wanted { Ok(()) } else { Err(format!("{more} changed limits")) })
+        })
+        .await
+    }
+
     fn check(&self) -> Result<()> {
         let seen = self.seen.lock().unwrap();
         ensure(
@@ -204,11 +216,16 @@ async fn requested(client: &Client) -> Result<i64> {
     Ok(requests.sum())
 }
 
-/// A client that creates pods of one or two devices in any namespace and deletes some of its own, until a deadline.
-async fn run_client(client: Client, number: usize, until: Instant, (admitted, refused): (&AtomicUsize, &AtomicUsize)) {
+/// A client that creates pods of one or two devices in any namespace and deletes some of its own, until the load is over.
+async fn run_client(
+    client: Client,
+    number: usize,
+    over: &AtomicBool,
+    (admitted, refused): (&AtomicUsize, &AtomicUsize),
+) {
     let mut own: Vec<(usize, String)> = Vec::new();
     let mut turn = number;
-    while Instant::now() < until {
+    while !over.load(Ordering::Relaxed) {
         turn += 1;
         // a client stays in a namespace for a while, so that the split has to follow it
         let at = (number + turn / 40) % NAMESPACES.len();
@@ -263,7 +280,7 @@ async fn budget_holds_under_eight_clients_and_is_usable_by_any_namespace() {
         onboard(&world).await?;
         let observer = Observer::start(&world.client).await?;
         under_load(&world, &observer).await?;
-        observer.print("eight clients, a minute, the operator killed once");
+        observer.print("eight clients, the operator killed once");
         observer.check()?;
         each_namespace_in_turn(&world, &observer).await?;
         observer.check()
@@ -273,19 +290,25 @@ async fn budget_holds_under_eight_clients_and_is_usable_by_any_namespace() {
 
 async fn under_load(world: &World, observer: &Observer) -> Result<()> {
     let (admitted, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let until = Instant::now() + LOAD_TIME;
-    let one = |n| run_client(world.client.clone(), n, until, (&admitted, &refused));
+    let over = AtomicBool::new(false);
+    let one = |n| run_client(world.client.clone(), n, &over, (&admitted, &refused));
     let count = async {
         let mut most = 0;
-        while Instant::now() < until {
+        while !over.load(Ordering::Relaxed) {
             most = most.max(requested(&world.client).await.unwrap_or_default());
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         most
     };
     let interrupt = async {
-        tokio::time::sleep(LOAD_TIME / 2).await;
-        interrupt::kill_leader(world).await
+        let outcome = async {
+            observer.more_moves().await?;
+            interrupt::kill_leader(world).await?;
+            observer.more_moves().await
+        };
+        let outcome = outcome.await;
+        over.store(true, Ordering::Relaxed);
+        outcome
     };
     let (_, most, struck) = tokio::join!(join_all((0..CLIENTS).map(one)), count, interrupt);
     struck?;
