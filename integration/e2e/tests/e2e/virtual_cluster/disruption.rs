@@ -35,7 +35,7 @@ async fn changes_are_repaired_and_kills_survived() {
         changes_are_repaired(&world).await?;
 
         let killer = Killer::start(&world);
-        change_of_values(&world).await?;
+        change_of_values(&world, &killer).await?;
         killer.stop("the change of values")?;
         serves_again(&world).await?;
 
@@ -229,7 +229,7 @@ async fn serves_again(world: &World) -> Result<()> {
 }
 
 /// A change of values makes a new pod of the control plane.
-async fn change_of_values(world: &World) -> Result<()> {
+async fn change_of_values(world: &World, killer: &Killer) -> Result<()> {
     let change = json!({"spec": {"virtualCluster": {"values": {"controlPlane": {"statefulSet": {"annotations": {"team.example/note": "changed"}}}}}}});
     let change = change.to_string();
     world.kubectl(&["patch", "gputenant", TEAM, "--type=merge", "-p", &change]).await?;
@@ -240,8 +240,8 @@ async fn change_of_values(world: &World) -> Result<()> {
         Ok(if note.trim() == "changed" { Ok(()) } else { Err(note) })
     })
     .await?;
-    // long enough for kills in the passes that follow
-    tokio::time::sleep(Duration::from_secs(15)).await;
+    // also in the reconciles that follow
+    killer.more_kills_of_controller(2).await?;
     virtual_cluster_ready(world, TEAM).await
 }
 

@@ -8,7 +8,12 @@ use std::{
     time::Duration,
 };
 
-use e2e::{Result, World, objects::ensure, product};
+use e2e::{
+    Result, World,
+    objects::ensure,
+    product,
+    wait::{PATIENCE, eventually},
+};
 use tokio::{process::Command, task::JoinHandle};
 
 /// A program that is killed.
@@ -22,14 +27,11 @@ struct Program {
     least: usize,
 }
 
+const CONTROLLER: &str = "gputenancy-virtual-clusters";
+
 const PROGRAMS: [Program; 2] = [
     // from the first request of a start to well after its first pass
-    Program {
-        name: "gputenancy-virtual-clusters",
-        pauses: &[300, 700, 1200, 1800, 2500, 3500, 5000, 8000],
-        kills: 16,
-        least: 3,
-    },
+    Program { name: CONTROLLER, pauses: &[300, 700, 1200, 1800, 2500, 3500, 5000, 8000], kills: 16, least: 3 },
     // both replicas; the next leader may wait for the lease of a killed one, which lasts 9 seconds
     Program { name: "gputenancy-operator", pauses: &[500, 2000, 4000, 12_000, 11_000], kills: 8, least: 2 },
 ];
@@ -40,6 +42,19 @@ pub(super) struct Killer(Vec<(&'static Program, Arc<AtomicUsize>, JoinHandle<()>
 impl Killer {
     pub(super) fn start(world: &World) -> Self {
         Self(PROGRAMS.iter().map(|program| kill(world, program)).collect())
+    }
+
+    /// Waits until each program was killed as often as shows something, and the controller so many times from now on, unless its kills have ended.
+    pub(super) async fn more_kills_of_controller(&self, more: usize) -> Result<()> {
+        let all = || self.0.iter().map(|(program, kills, task)| (program, kills.load(Ordering::Relaxed), task));
+        let wanted: Vec<usize> = all()
+            .map(|(program, kills, _)| program.least.max(if program.name == CONTROLLER { kills + more } else { 0 }))
+            .collect();
+        eventually(&format!("{wanted:?} kills"), PATIENCE, || async {
+            let enough = all().zip(&wanted).all(|((_, kills, task), wanted)| kills >= *wanted || task.is_finished());
+            Ok(if enough { Ok(()) } else { Err(format!("{:?}", all().map(|(_, kills, _)| kills).collect::<Vec<_>>())) })
+        })
+        .await
     }
 
     /// Ends the kills; there must have been some of each program.
