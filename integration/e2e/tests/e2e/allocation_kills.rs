@@ -1,5 +1,5 @@
-//! Fifty pods start on one node with MIG instances and time-slices, while its agent is killed and kubelet restarts: each device is given
-//! to one pod.
+//! Many pods start on one node with MIG instances and time-slices, while its agent is killed and kubelet restarts: each device is given
+//! to one pod. With `GPUTENANCY_ROUNDS=2` or more they are fifty, and each program is killed twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use e2e::{
     interrupt,
     objects::{ensure, gpu_node},
     scenario::tenant_ready,
-    wait::{PATIENCE, eventually},
+    wait::{PATIENCE, eventually, rounds},
 };
 use gputenancy_agent::grpc::pod_resources::PodResources;
 use serde_json::{Value, json};
@@ -17,39 +17,42 @@ use serde_json::{Value, json};
 const NODE: &str = "gpu-1";
 const TEAM: &str = "fifty";
 const INSTANCES: i32 = 7;
-const SHARES: i32 = 43;
-/// Devices in use at which the agent is killed (true) or kubelet (false).
+/// Time-slices of a short run, and of a long one.
+const SHARES: [i32; 2] = [13, 43];
+/// Devices in use at which the agent is killed (true) or kubelet (false), as far as there are so many.
 const KILLS: [(usize, bool); 4] = [(5, true), (15, false), (25, true), (35, false)];
 
 #[tokio::test]
 async fn killed_agent_and_restarted_kubelet_give_each_device_to_one_pod() {
     let world = World::enter().await.unwrap();
-    world.keeping_evidence("allocation-kills", fifty_pods(&world)).await;
+    world.keeping_evidence("allocation-kills", many_pods(&world)).await;
 }
 
-async fn fifty_pods(world: &World) -> Result<()> {
-    let shares = json!({
+async fn many_pods(world: &World) -> Result<()> {
+    let shares = SHARES[usize::from(rounds() > 1)];
+    let all = usize::try_from(INSTANCES + shares).unwrap_or(50);
+    let turns = json!({
         "apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuProfile", "metadata": {"name": "turns"},
         "spec": {
-            "device": {"timeSlice": {"replicas": SHARES}},
-            "sharing": {"maxReplicas": SHARES, "reason": "a test with many pods"},
+            "device": {"timeSlice": {"replicas": shares}},
+            "sharing": {"maxReplicas": shares, "reason": "a test with many pods"},
             "support": {"expected": "many neighbours", "incident": "a pod does not start although a share is free"},
         },
     });
-    let mut team = tenant(TEAM, &[("mig-1g", INSTANCES), ("turns", SHARES)]);
+    let mut team = tenant(TEAM, &[("mig-1g", INSTANCES), ("turns", shares)]);
     let spec = team["spec"].take();
     team["spec"] = merged(spec, json!({"trust": "Internal", "sharing": {"acknowledgedBy": "platform@example.com"}}));
-    world.set(&[mig_profile("mig-1g", "1g.10gb"), shares, pool("p", NODE, &["mig-1g", "turns"]), team]).await?;
+    world.set(&[mig_profile("mig-1g", "1g.10gb"), turns, pool("p", NODE, &["mig-1g", "turns"]), team]).await?;
     tenant_ready(world, TEAM).await?;
     let mark = world.nvsim(NODE, &["history"]).await?.lines().count();
     world
         .set(&[
             workload(TEAM, "instances", "nvidia.com/mig-1g.10gb", INSTANCES),
-            workload(TEAM, "shares", "nvidia.com/gpu.shared", SHARES),
+            workload(TEAM, "shares", "nvidia.com/gpu.shared", shares),
         ])
         .await?;
     let node = world.lab.node(NODE)?;
-    for (devices, agent) in KILLS {
+    for (devices, agent) in KILLS.into_iter().filter(|(devices, _)| *devices < all) {
         in_use(world, mark, devices).await?;
         if agent {
             interrupt::kill_agent(world, NODE).await?;
@@ -57,13 +60,13 @@ async fn fifty_pods(world: &World) -> Result<()> {
             node.kill_component("kubelet").await?;
         }
     }
-    let pods = world.pods_ready(TEAM, usize::try_from(INSTANCES + SHARES).unwrap_or(50)).await?;
+    let pods = world.pods_ready(TEAM, all).await?;
 
     // kubelet's list, the agent's status and the driver's record agree
     let kubelet = PodResources::at(&node.kubelet_file("pod-resources/kubelet.sock"));
     let ours = |resource: &str| resource.starts_with("nvidia.com/");
     let expected: BTreeSet<&String> = pods.keys().collect();
-    eventually("fifty devices with one owner each", PATIENCE, || async {
+    eventually(&format!("{all} devices with one owner each"), PATIENCE, || async {
         let owners = kubelet.owners(ours).await.map_err(|status| Error::Wrong(status.to_string()))?;
         let by_kubelet: BTreeSet<&String> = owners.values().map(|owner| &owner.pod).collect();
         let status = gpu_node(&world.client, NODE).await?.status.unwrap_or_default();
@@ -75,7 +78,7 @@ async fn fifty_pods(world: &World) -> Result<()> {
     })
     .await?;
     let most = record(world, mark).await?.values().map(BTreeSet::len).max();
-    ensure(most <= usize::try_from(SHARES).ok(), format!("{most:?} pods on one GPU with {SHARES} shares"))
+    ensure(most <= usize::try_from(shares).ok(), format!("{most:?} pods on one GPU with {shares} shares"))
 }
 
 /// Waits until pods have attached to so many devices since the mark.
