@@ -1,6 +1,6 @@
 //! Pools partitioned by NVIDIA's MIG manager: requests by node labels, stuck states, and failures.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use e2e::{
     Result, World,
@@ -8,7 +8,7 @@ use e2e::{
     mig_manager,
     objects::{self, check_condition, ensure, set_guarantee},
     scenario::{MIG_1G, MIG_3G, pod_events, wait_for_devices},
-    wait::eventually,
+    wait::{PATIENCE, eventually},
 };
 use gputenancy_crds::{GpuPool, GpuTenant, condition, names};
 use k8s_openapi::api::events::v1::Event;
@@ -134,7 +134,12 @@ async fn mig_manager_stuck_in_pending_is_recovered() {
         mig_manager::label_becomes(&world, names::MIG_CONFIG_LABEL, other).await?;
         mig_manager::label_becomes(&world, names::MIG_STATE_LABEL, |state| state == "pending").await?;
         mig_manager::label_becomes(&world, "nvidia.com/gpu.deploy.dcgm", |v| v == names::PAUSED).await?;
-        tokio::time::sleep(Duration::from_secs(mig_manager::WAIT * 2)).await;
+        eventually("the MIG manager to give up", PATIENCE, || async {
+            let log =
+                world.kubectl(&["logs", "-n", mig_manager::NAMESPACE, "-l", "app=mig-manager", "--tail=-1"]).await?;
+            Ok(if log.contains("did not stop") { Ok(()) } else { Err(log) })
+        })
+        .await?;
         let first = mig_manager::label(&world, names::MIG_CONFIG_LABEL).await?.unwrap_or_default();
         world
             .kubectl(&["delete", "pod", "-n", mig_manager::NAMESPACE, "stubborn", "--grace-period=0", "--force"])
