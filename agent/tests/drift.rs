@@ -20,13 +20,15 @@ use gputenancy_agent::kubelet::{
     cdi::{self, Driver},
 };
 use gputenancy_crds::AgentStep;
+use proptest::test_runner::Config as ProptestConfig;
 use silicon::{
     Machine,
     board::{Board, Placement, Variant},
     boards,
 };
 
-const LAYOUTS: usize = 200;
+/// One of so many cases of a property is a layout: each starts four programs. At least one for each board.
+const CASES: usize = 50;
 const GPUS: u32 = 2;
 /// Replays the layouts of another run.
 const SEED: &str = "DRIFT_SEED";
@@ -43,10 +45,12 @@ fn machines() -> Vec<(&'static str, Variant)> {
 }
 
 #[test]
-fn nvidia_programs_read_back_two_hundred_random_layouts_over_all_boards() {
+fn nvidia_programs_read_back_random_layouts_over_all_boards() {
     let seed = env::var(SEED).map_or_else(|_| RandomState::new().hash_one(0), |text| text.parse().unwrap());
     let machines = machines();
-    let share = |at: usize| LAYOUTS / machines.len() + usize::from(at < LAYOUTS % machines.len());
+    let layouts = usize::try_from(ProptestConfig::default().cases).unwrap() / CASES;
+    let layouts = layouts.max(machines.len());
+    let share = |at: usize| layouts / machines.len() + usize::from(at < layouts % machines.len());
     let next = Mutex::new(0..machines.len());
     let (partitioned, failures) = (Mutex::new(0), Mutex::new(Vec::new()));
     let work = || {
@@ -64,7 +68,7 @@ fn nvidia_programs_read_back_two_hundred_random_layouts_over_all_boards() {
     });
     let failures = failures.into_inner().unwrap();
     assert!(failures.is_empty(), "replay with {SEED}={seed}\n{}", failures.join("\n"));
-    assert_eq!(partitioned.into_inner().unwrap(), LAYOUTS);
+    assert_eq!(partitioned.into_inner().unwrap(), layouts);
 }
 
 /// Partitions and compares in its own process, which has only the device nodes of its own node.

@@ -250,7 +250,12 @@ fn check(call: &Call, oracle: &mut Oracle, program: &mut Calls<'_>, share: &Shar
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+    // each starts a program in a container
+    #![proptest_config(ProptestConfig {
+        cases: ProptestConfig::default().cases / 10,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn calls_have_the_codes_and_the_balance_of_the_oracle(calls in prop::collection::vec(call(), 1..100)) {

@@ -204,8 +204,6 @@ impl Node {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(10_000))]
-
     #[test]
     fn no_device_is_given_to_two_pods_in_any_order_of_events(
         devices in devices(),

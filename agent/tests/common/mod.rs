@@ -1,6 +1,8 @@
 //! A simulated driver in its own folder, and the partitioning of an agent on it, with a kubelet that the test controls.
 use std::{
+    fs,
     io::{BufRead, BufReader},
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
@@ -65,7 +67,10 @@ impl Sim {
 
     /// A process on an instance of GPU 0.
     pub fn client(&self, gi: u32) -> Client {
-        Client::start(self.store.dir(), gi)
+        let client = Client::start(self.store.dir(), gi);
+        let pid = client.pid().to_string();
+        symlink(Path::new("/proc").join(&pid), processes(self.root.path()).join(&pid)).unwrap();
+        client
     }
 }
 
@@ -85,6 +90,13 @@ pub fn options(root: &Path, board: &str, gpus: u32) -> Options {
         latency_permille: 0,
         devices: false,
     }
+}
+
+/// A `/proc` with the clients of this node alone: that of a machine with many processes takes long to scan.
+pub fn processes(root: &Path) -> PathBuf {
+    let folder = root.join("proc");
+    fs::create_dir_all(&folder).unwrap();
+    folder
 }
 
 /// A process of this test program that runs only the test `name`.
@@ -136,7 +148,7 @@ impl Agent {
     }
 
     pub fn with(root: &Path, deadlines: Deadlines) -> Self {
-        Self::seeing(root, "/proc".as_ref(), deadlines)
+        Self::seeing(root, &processes(root), deadlines)
     }
 
     /// An agent with these processes.

@@ -92,11 +92,11 @@ async fn serves(lab: &Lab, node: &NodeHandle, strategy: &str) {
         node.is_some_and(|node| expected.iter().all(|(name, count)| offers(node, name).as_deref() == Some(count)))
     };
     wait_for(nodes, node.name(), "what was partitioned on offer", offered, PATIENCE).await.unwrap();
-    let mig = output(lab, &format!("mig-{strategy}"), "nvidia.com/mig-3g.40gb").await;
+    let (mig, whole) = (format!("mig-{strategy}"), format!("whole-{strategy}"));
+    let (mig, whole) = tokio::join!(output(lab, &mig, "nvidia.com/mig-3g.40gb"), output(lab, &whole, "nvidia.com/gpu"));
     let shown: Vec<&str> = mig.lines().filter(|line| line.starts_with("gpu=")).collect();
     assert_eq!(shown.len(), 1, "exactly one device: {mig}");
     assert!(shown[0].contains("profile=3g.40gb"), "{mig}");
-    let whole = output(lab, &format!("whole-{strategy}"), "nvidia.com/gpu").await;
     assert_eq!(whole.lines().filter(|line| line.contains("NVIDIA A100-SXM4-80GB")).count(), 1, "{whole}");
     if strategy == "envvar" {
         let uuid = mig.lines().find_map(|line| line.strip_prefix("visible=")).unwrap();

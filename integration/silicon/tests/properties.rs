@@ -86,8 +86,6 @@ fn check(machine: &Machine) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
-
     #[test]
     fn instances_never_overlap_or_exceed_engines(
         board in proptest::sample::select(boards::mig_keys()),

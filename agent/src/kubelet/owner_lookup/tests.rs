@@ -223,8 +223,6 @@ fn run(checked: bool, events: &[Event]) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
-
     #[test]
     fn no_device_is_allocated_twice_or_refused_while_another_is_free(events in proptest::collection::vec(event(), 1..120)) {
         run(true, &events)?;

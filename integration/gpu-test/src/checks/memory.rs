@@ -3,7 +3,7 @@
 use std::{error::Error, time::Duration};
 
 use crate::{
-    container::{CONTEXT, Container, MIB},
+    container::{CONTEXT, Container, MIB, first_line},
     report::Report,
 };
 
@@ -20,7 +20,9 @@ pub fn driver(container: &Container, report: &mut Report) -> Result<(), Box<dyn 
     report.measured("driver", "GPU and driver", &format!("{}, {}", gpu.text("nvmlDeviceGetName"), gpu.driver()));
     let watch = gpu.watch();
     let mut child = container.begin(None, "allocate --count 0 --hold")?;
-    std::thread::sleep(Duration::from_secs(3));
+    // it prints when it has its context
+    first_line(&mut child)?;
+    std::thread::sleep(Duration::from_millis(100));
     child.kill()?;
     child.wait()?;
     let context = watch.end();

@@ -210,8 +210,6 @@ impl Simulation {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
-
     #[test]
     fn no_pod_fails_and_the_counts_converge(delays in delays(), events in proptest::collection::vec(event(), 1..300)) {
         let start = Instant::now();
