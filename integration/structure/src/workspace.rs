@@ -64,10 +64,10 @@ pub fn test_programs() -> Result<BTreeMap<String, Vec<String>>, WorkspaceError> 
     Ok(packages()?.into_iter().map(tests).collect())
 }
 
-/// The sets of features that each crate is built with for the whole workspace, by name and version: `cargo build`, or with `tests` also
-/// what its tests need.
+/// The sets of features that each crate is built with for the whole workspace, by name and version: by `cargo build`, or with `tests` also
+/// what its tests need. What procedural macros are built from is left out: cargo unifies it apart.
 pub fn features(tests: bool) -> Result<BTreeMap<String, BTreeSet<String>>, WorkspaceError> {
-    let edges = if tests { "--edges=normal,build,dev" } else { "--edges=normal,build" };
+    let edges = if tests { "--edges=normal,dev,no-proc-macro" } else { "--edges=normal,no-proc-macro" };
     let tree = cargo(&["tree", "--workspace", edges, "--prefix=none", "--format={p}|{f}|", "--offline", "--locked"])?;
     let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for line in tree.lines() {
