@@ -8,6 +8,7 @@ mod error;
 pub mod fixtures;
 mod installation;
 pub mod interrupt;
+pub mod kubelet;
 mod lab_lock;
 pub mod manifests;
 pub mod mig_manager;

@@ -13,7 +13,7 @@ use tempfile::NamedTempFile;
 
 pub use inside::Inside;
 
-use crate::{Error, Result, World, objects::condition, product, wait::eventually};
+use crate::{Error, Result, World, fixtures::merged, objects::condition, product, wait::eventually};
 
 /// Version of vCluster.
 pub const VERSION: &str = "0.36.1";
@@ -50,6 +50,21 @@ pub fn platform_values() -> Value {
         },
         "coredns": {"deployment": {"image": "lab.local/coredns:1"}},
     }})
+}
+
+/// Values of vCluster's chart for a tenant of this name in the lab: those of the samples, which a test compares with what the controller renders.
+///
+/// # Errors
+/// When the sample cannot be read.
+pub fn chart_values(name: &str) -> Result<Value> {
+    let file = "samples/virtual-clusters/flux.yaml";
+    let text = std::fs::read_to_string(product::root().join(file));
+    let text = text.map_err(|source| Error::Io { what: file.into(), source })?.replace("team-x", name);
+    let wrong = |why: String| Error::Text { what: file.into(), why };
+    let objects: Vec<Value> = serde_saphyr::from_multiple(&text).map_err(|e| wrong(e.to_string()))?;
+    let release = objects.into_iter().find(|object| object["kind"] == "HelmRelease");
+    let mut release = release.ok_or_else(|| wrong("no HelmRelease".into()))?;
+    Ok(merged(release["spec"]["values"].take(), platform_values()))
 }
 
 /// Loads the images into all nodes, and upgrades the installed product to one that serves virtual clusters. Objects stay.

@@ -13,12 +13,12 @@ use std::{
 use e2e::{
     Error, Result, World,
     fixtures::{mig_profile, pod_spec, tenant},
+    kubelet::PodResources,
     objects::{ensure, set_guarantee},
     product,
     scenario::tenant_ready,
     wait::rounds,
 };
-use gputenancy_agent::grpc::pod_resources::PodResources;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, ResourceExt,
@@ -75,13 +75,13 @@ async fn allocation_under_churn_gives_each_device_to_one_pod() {
 
 /// Queries kubelet's pod resources as a metrics exporter does, and returns the number of answers.
 async fn query_until(over: Arc<AtomicBool>, node: NodeHandle) -> u64 {
-    let pods = PodResources::at(&node.kubelet_file("pod-resources/kubelet.sock"));
+    let pods = PodResources::at(&node.kubelet_file("pod-resources/kubelet.sock")).unwrap();
     let mut answers = 0;
     while !over.load(Ordering::Relaxed) {
         // kubelet limits all clients together to 100 queries a second
-        if let Ok(owners) = pods.owners(|resource| resource.starts_with("nvidia.com/mig-")).await {
+        if let Ok(owners) = pods.owners("nvidia.com/mig-").await {
             // exporters look these ids up in NVML
-            assert!(owners.keys().all(|id| id.as_str().starts_with("MIG-")), "{:?}", owners.keys());
+            assert!(owners.keys().all(|id| id.starts_with("MIG-")), "{:?}", owners.keys());
             answers += 1;
         }
         tokio::time::sleep(Duration::from_millis(25)).await;

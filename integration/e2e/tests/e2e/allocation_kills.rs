@@ -7,11 +7,11 @@ use e2e::{
     Error, Result, World,
     fixtures::{merged, mig_profile, pool, tenant, workload},
     interrupt,
+    kubelet::PodResources,
     objects::{ensure, gpu_node},
     scenario::tenant_ready,
     wait::{PATIENCE, eventually, rounds},
 };
-use gputenancy_agent::grpc::pod_resources::PodResources;
 use serde_json::{Value, json};
 
 const NODE: &str = "gpu-1";
@@ -63,11 +63,10 @@ async fn many_pods(world: &World) -> Result<()> {
     let pods = world.pods_ready(TEAM, all).await?;
 
     // kubelet's list, the agent's status and the driver's record agree
-    let kubelet = PodResources::at(&node.kubelet_file("pod-resources/kubelet.sock"));
-    let ours = |resource: &str| resource.starts_with("nvidia.com/");
+    let kubelet = PodResources::at(&node.kubelet_file("pod-resources/kubelet.sock")).unwrap();
     let expected: BTreeSet<&String> = pods.keys().collect();
     eventually(&format!("{all} devices with one owner each"), PATIENCE, || async {
-        let owners = kubelet.owners(ours).await.map_err(|status| Error::Wrong(status.to_string()))?;
+        let owners = kubelet.owners("nvidia.com/").await.map_err(|status| Error::Wrong(status.to_string()))?;
         let by_kubelet: BTreeSet<&String> = owners.values().map(|owner| &owner.pod).collect();
         let status = gpu_node(&world.client, NODE).await?.status.unwrap_or_default();
         let devices = status.gpus.iter().flat_map(|gpu| gpu.devices().filter_map(|d| Some(&d.owner.as_ref()?.pod)));

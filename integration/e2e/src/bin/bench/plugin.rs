@@ -10,17 +10,17 @@ use std::{
 use e2e::{
     Error, Result, World,
     fixtures::{merged, mig_profile, pool, tenant},
+    kubelet::{
+        endpoint,
+        plugin::{
+            AllocateRequest, ContainerAllocateRequest, Empty, ListAndWatchResponse,
+            device_plugin_client::DevicePluginClient,
+        },
+    },
     objects::allocatable,
     product,
     scenario::{pool_ready, tenant_ready},
     wait::{PATIENCE, eventually},
-};
-use gputenancy_agent::grpc::{
-    proto::plugin::{
-        AllocateRequest, ContainerAllocateRequest, Empty, ListAndWatchResponse,
-        device_plugin_client::DevicePluginClient,
-    },
-    uds::endpoint,
 };
 use serde_json::{Value, json};
 use tokio::process::Child;
@@ -243,8 +243,9 @@ async fn of_plugin(world: &World, resource: &str, process: &str) -> Result<Figur
 }
 
 async fn connect(socket: &Path) -> Result<DevicePluginClient<tonic::transport::Channel>> {
-    let channel = endpoint(socket, TIMEOUT).connect().await;
-    channel.map(DevicePluginClient::new).map_err(|e| Error::Wrong(format!("{}: {e}", socket.display())))
+    let failed = |e: tonic::transport::Error| Error::Wrong(format!("{}: {e}", socket.display()));
+    let channel = endpoint(socket, TIMEOUT).map_err(failed)?.connect().await;
+    channel.map(DevicePluginClient::new).map_err(failed)
 }
 
 /// Ids in the first list that a plugin sends.

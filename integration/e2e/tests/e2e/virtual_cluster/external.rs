@@ -9,17 +9,15 @@ use e2e::{
     fixtures::{merged, mig_profile, pod_spec, pool, tenant},
     objects::{self, ensure},
     scenario::{tenant_ready, wait_for_devices},
-    virtual_cluster::{VERSION, platform_values},
+    virtual_cluster::{VERSION, chart_values},
     wait::{PATIENCE, eventually},
 };
-use gputenancy_crds::GpuTenant;
-use gputenancy_virtual_clusters::render::values::values;
 use serde_json::{Value, json};
 
 use super::{
     Inside, START, chart,
     inside::{SPACE, pod},
-    install, remove_virtual_cluster, virtual_cluster_ready, virtual_tenant,
+    install, remove_virtual_cluster, virtual_cluster_ready,
 };
 
 const TEAM: &str = "vc-x";
@@ -101,11 +99,7 @@ async fn held_to_quota_and_policies(world: &World) -> Result<()> {
 
 /// Applies the chart's objects in a namespace of no tenant, and waits until the vCluster serves. Returns kinds and names.
 async fn installed(world: &World) -> Result<Vec<(String, String)>> {
-    let tenant: GpuTenant =
-        serde_json::from_value(virtual_tenant(TEAM, &[])).map_err(|e| Error::Wrong(e.to_string()))?;
-    let cluster = tenant.spec.virtual_cluster.clone().unwrap_or_else(|| panic!("a tenant with a virtual cluster"));
-    let values = values(&tenant, &cluster, &platform_values()).map_err(|e| Error::Wrong(e.to_string()))?;
-    let rendered = chart::template(world, TEAM, &values.to_string()).await?;
+    let rendered = chart::template(world, TEAM, &chart_values(TEAM)?.to_string()).await?;
     let labels = json!({"gputenancy.io/adoptable": "true"});
     let space = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": TEAM, "labels": labels}});
     world.set(&[&[space], rendered.as_slice()].concat()).await?;

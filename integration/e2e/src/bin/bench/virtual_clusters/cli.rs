@@ -5,17 +5,15 @@ use std::{path::PathBuf, process::Stdio, time::Instant};
 use e2e::{
     Error, Result, World,
     objects::ensure,
-    virtual_cluster::{Inside, VERSION, platform_values},
+    virtual_cluster::{Inside, VERSION, chart_values},
     wait::eventually,
 };
-use gputenancy_crds::GpuTenant;
-use gputenancy_virtual_clusters::render::values::values;
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use kube::Api;
 use lab::place::Folders;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::{LIMIT, body};
+use super::LIMIT;
 
 /// The virtual cluster and its namespace, which the command creates.
 pub const NAME: &str = "vc-cli";
@@ -27,21 +25,13 @@ pub fn lacking() -> Result<Option<PathBuf>> {
     Ok((!file.exists()).then_some(file))
 }
 
-/// The values of vCluster's chart for a tenant of this name, hardened as this platform does it.
-fn equal_values() -> Result<Value> {
-    let text = |why: String| Error::Text { what: "values of vCluster's chart".into(), why };
-    let tenant: GpuTenant = serde_json::from_value(body(NAME, 0)).map_err(|e| text(e.to_string()))?;
-    let cluster = tenant.spec.virtual_cluster.as_ref().ok_or_else(|| text("no virtual cluster".into()))?;
-    values(&tenant, cluster, &platform_values()).map_err(|e| text(e.to_string()))
-}
-
 /// Creates the virtual cluster; seconds until the kubeconfig in its Secret works.
 pub async fn create(world: &World) -> Result<f64> {
     let io = |source| Error::Io { what: PROGRAM.into(), source };
     let folders = Folders::find()?;
     let folder = tempfile::tempdir().map_err(io)?;
     let (file, config) = (folder.path().join("values.yaml"), folder.path().join("config.json"));
-    std::fs::write(&file, equal_values()?.to_string()).map_err(io)?;
+    std::fs::write(&file, chart_values(NAME)?.to_string()).map_err(io)?;
     std::fs::write(&config, json!({"telemetryDisabled": true}).to_string()).map_err(io)?;
     // it runs the helm of PATH
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -94,7 +84,7 @@ mod tests {
 
     #[test]
     fn values_are_those_of_a_tenant_of_this_name() {
-        let values = equal_values().unwrap();
+        let values = chart_values(NAME).unwrap();
         assert_eq!(values["policies"]["podSecurityStandard"], "restricted");
         assert_eq!(values["controlPlane"]["proxy"]["extraSANs"], json!(["vc-cli.vc-cli.svc"]));
         assert_eq!(values["controlPlane"]["statefulSet"]["image"]["registry"], "lab.local");
