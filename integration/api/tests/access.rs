@@ -297,7 +297,8 @@ mod offline {
     #[test]
     fn page_lists_the_rights_that_the_chart_gives_owners() {
         let page = std::fs::read_to_string(product::root().join("docs/tenancy.md")).unwrap();
-        let roles: Vec<Value> = serde_saphyr::from_multiple(&crate::offline::chart::rendered("tenant-roles.yaml", &[])).unwrap();
+        let roles: Vec<Value> =
+            serde_saphyr::from_multiple(&crate::offline::chart::rendered("tenant-roles.yaml", &[])).unwrap();
         let of_owners = |role: &&Value| {
             let name = role["metadata"]["name"].as_str().unwrap_or_default();
             role["kind"] == "ClusterRole"

@@ -385,14 +385,16 @@ mod offline {
 
     #[test]
     fn operator_reads_only_secrets_named_in_values() {
-        let on =
-            |role: &Role, resource: &str| role.rules.iter().any(|r| words(&r["resources"]).iter().any(|w| w == resource));
+        let on = |role: &Role, resource: &str| {
+            role.rules.iter().any(|r| words(&r["resources"]).iter().any(|w| w == resource))
+        };
         for role in installed(&[]) {
             assert!(!on(&role, "secrets") && !on(&role, "serviceaccounts"), "{}", role.name);
         }
         for role in installed(&[PULLS.0]) {
-            let nameless =
-                |r: &&Value| words(&r["resourceNames"]).is_empty() && words(&r["resources"]).contains(&"secrets".into());
+            let nameless = |r: &&Value| {
+                words(&r["resourceNames"]).is_empty() && words(&r["resources"]).contains(&"secrets".into())
+            };
             assert_eq!(role.rules.iter().find(nameless), None, "{}", role.name);
         }
     }

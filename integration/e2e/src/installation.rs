@@ -80,7 +80,8 @@ impl World {
 const FILE: &str = "installed.json";
 
 async fn installation(client: &Client, values: &[&str], flags: &[&str]) -> Result<Installation> {
-    let options = product::values().into_iter().chain(values.iter().chain(flags).map(|option| content(option))).collect();
+    let options =
+        product::values().into_iter().chain(values.iter().chain(flags).map(|option| content(option))).collect();
     let mut chart = BTreeMap::new();
     files(&product::root().join("helm/gputenancy"), &mut chart)
         .map_err(|source| Error::Io { what: "reading the chart".into(), source })?;

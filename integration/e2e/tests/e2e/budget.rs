@@ -231,7 +231,8 @@ async fn run_client(
         let at = (number + turn / 40) % NAMESPACES.len();
         let api = Api::<Pod>::namespaced(client.clone(), NAMESPACES[at]);
         let name = format!("c{number}-{turn}");
-        let object = json!({"metadata": {"name": name}, "spec": gated_pod(RESOURCE, 1 + i64::from(turn.is_multiple_of(3)))});
+        let object =
+            json!({"metadata": {"name": name}, "spec": gated_pod(RESOURCE, 1 + i64::from(turn.is_multiple_of(3)))});
         match api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await {
             Ok(_) => {
                 admitted.fetch_add(1, Ordering::Relaxed);
