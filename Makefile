@@ -42,7 +42,7 @@ test: ## all checks of a change: format, clippy, licences, unit, property and la
 	integration/tools/suite gate
 
 test-all: export PROPTEST_CASES := 10000
-test-all: export GPUTENANCY_ROUNDS := full
+test-all: export GPUTENANCY_ROUNDS := 10
 test-all: ## every test there is, with 10,000 cases for each property
 	integration/tools/suite full
 

@@ -18,7 +18,9 @@ fn code_of_the_interfaces_is_that_of_the_proto_files() {
     };
     let generated = read(folder.path());
     if std::env::var_os("GENERATE").is_some() {
-        generated.iter().for_each(|(name, content)| fs::write(committed.join(name), content).unwrap());
+        for (name, content) in &generated {
+            fs::write(committed.join(name), content).unwrap();
+        }
     }
     assert!(!generated.is_empty());
     assert!(read(&committed) == generated, "run `GENERATE=1 cargo test --test agent generated::`");

@@ -106,7 +106,7 @@ fn problems(rights: &[Right], verdicts: &[Verdict]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Line, Setting, rights};
+    use crate::{Line, Setting, table::rights};
 
     #[test]
     fn table_shows_the_verdict_of_each_right() {

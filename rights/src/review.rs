@@ -76,7 +76,7 @@ fn verdict(status: Option<SubjectAccessReviewStatus>) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Line, Place, Setting, rights};
+    use crate::{Line, Place, Setting, table::rights};
 
     #[test]
     fn request_names_subresource_object_and_namespace() {

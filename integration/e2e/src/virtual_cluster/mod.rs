@@ -64,7 +64,7 @@ pub fn chart_values(name: &str) -> Result<Value> {
     let objects: Vec<Value> = serde_saphyr::from_multiple(&text).map_err(|e| wrong(e.to_string()))?;
     let release = objects.into_iter().find(|object| object["kind"] == "HelmRelease");
     let mut release = release.ok_or_else(|| wrong("no HelmRelease".into()))?;
-    Ok(merged(release["spec"]["values"].take(), platform_values()))
+    Ok(merged(release.pointer_mut("/spec/values").map(Value::take).unwrap_or_default(), platform_values()))
 }
 
 /// Loads the images into all nodes, and upgrades the installed product to one that serves virtual clusters. Objects stay.
