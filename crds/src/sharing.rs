@@ -10,6 +10,10 @@ use crate::{
     tolerant::{self, Extensible},
 };
 
+/// MiB that the planner keeps free for the CUDA context of each share. The first process of a container has it on top of the limit; each
+/// further one counts as much against the limit. An empty context takes 526 MiB on an H200 with driver 580, and less on smaller GPUs;
+/// code that a program loads comes on top: see `docs/development/gpu-results.md`.
+pub const CONTEXT_MIB: i64 = 640;
 /// Most shares of one GPU.
 pub const MAX_SHARES: i32 = 128;
 

@@ -7,13 +7,12 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use gputenancy_crds::{ResizePolicy, SharingMode};
+use gputenancy_crds::{CONTEXT_MIB, ResizePolicy, SharingMode};
 use gputenancy_ledger::{
     Damage, Limits, MapError, Mapped, OnMissing, Usage,
     paths::{LIMITS_FILE, USAGE_FILE},
 };
 
-use super::CONTEXT_MIB;
 use crate::device::{Device, Share};
 
 /// Bytes that a share that is made smaller keeps beyond what NVML lists, for allocations in progress. What NVML lists has the memory of contexts

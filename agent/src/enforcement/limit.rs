@@ -1,17 +1,8 @@
 //! How much a share may allocate, and by which means it is held to that. Pure.
 
-use gputenancy_crds::{Isolation, SharingMode};
+use gputenancy_crds::{CONTEXT_MIB, Isolation, SharingMode};
 
 use crate::device::{Device, DriverLimits, Limiters, Share, ShimState};
-
-/// MiB that the planner keeps free for the CUDA context of a share: see `CONTEXT_MIB` of the planner. The first process of a container has
-/// it on top of the limit; each further one counts as much against the limit.
-pub const CONTEXT_MIB: i64 = 640;
-
-/// MiB for the programs on a fraction: its part of the memory.
-pub fn of_fraction(memory_mib: i64) -> i64 {
-    memory_mib
-}
 
 /// MiB for the programs on one of several time-slices: an equal part of what the driver leaves, without the context.
 pub fn of_time_slice(memory_mib: u64, reserved_mib: u64, replicas: usize) -> Option<i64> {

@@ -20,7 +20,7 @@ mod turns;
 pub use arbitration::{Arbitration, PodCompute};
 pub use files::ShareFiles;
 pub use install::{Library, SHARES, install};
-pub use limit::{CONTEXT_MIB, cordon_weak, means_of, of_fraction, of_time_slice};
+pub use limit::{cordon_weak, means_of, of_time_slice};
 pub use node::{NOT_INSTALLED, conflict, of_node};
 pub use other_limiter::find as other_limiter;
 pub use other_limits::OtherLimits;

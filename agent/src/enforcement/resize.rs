@@ -146,11 +146,11 @@ fn text(bytes: u64) -> MemoryText {
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    use gputenancy_crds::{ResizePolicy, SharingMode};
+    use gputenancy_crds::{CONTEXT_MIB, ResizePolicy, SharingMode};
     use gputenancy_ledger::{Ledger, Mapped, Usage};
 
     use super::*;
-    use crate::{device::Share, enforcement::CONTEXT_MIB, mps::share::tests::device};
+    use crate::{device::Share, mps::share::tests::device};
 
     fn fraction(mib: i64, resize: ResizePolicy) -> Device {
         let device = device(0, SharingMode::Fraction, Some(mib), None);

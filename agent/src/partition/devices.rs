@@ -9,7 +9,7 @@ use gputenancy_crds::{
 use super::decide::matches;
 use crate::{
     device::{Device, DeviceId, DeviceOwner, MigIds, Owners, Share},
-    enforcement::{of_fraction, of_time_slice, pace_of},
+    enforcement::{of_time_slice, pace_of},
     gpu::{ObservedGpu, ObservedInstance},
 };
 
@@ -81,7 +81,7 @@ fn share(sharing: &Sharing, group: &ShareGroup, number: i32, gpu: &ObservedGpu) 
     let limit_mib = match sharing.mode {
         // by its server
         SharingMode::Mps => None,
-        SharingMode::Fraction => memory_mib.map(of_fraction),
+        SharingMode::Fraction => memory_mib,
         SharingMode::TimeSlice => {
             let replicas = sharing.shares.iter().map(|group| group.numbers.len()).sum();
             of_time_slice(gpu.board.memory_mib, gpu.board.reserved_mib.unwrap_or(0), replicas)

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use gputenancy_crds::{GpuSpec, GpuState, MemoryText, Sharing, SharingMode};
+use gputenancy_crds::{CONTEXT_MIB, GpuSpec, GpuState, MemoryText, Sharing, SharingMode};
 use gputenancy_plan::{
     Snapshot,
-    board::{BoardGeometry, CONTEXT_MIB, Occupancy, Shape, ShareShape, ShareSize},
+    board::{BoardGeometry, Occupancy, Shape, ShareShape, ShareSize},
 };
 
 use super::model::Unallocated;

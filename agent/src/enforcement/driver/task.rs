@@ -7,6 +7,7 @@ use std::{
 };
 
 use futures::future::BoxFuture;
+use gputenancy_crds::CONTEXT_MIB;
 use gputenancy_ledger::{Limits as LimitsFile, Mapped};
 use gputenancy_nvml::{MemoryLimit, NO_LIMIT};
 use tokio::{
@@ -21,7 +22,7 @@ use super::{
 };
 use crate::{
     device::{Device, DeviceView, DriverLimits, KubeletView},
-    enforcement::{CONTEXT_MIB, SHARES, ShareFiles, ShareSizes},
+    enforcement::{SHARES, ShareFiles, ShareSizes},
     gpu::{Inventory, LimitCall, NvmlError, NvmlThread},
     send_if_changed,
 };

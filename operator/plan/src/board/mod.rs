@@ -14,7 +14,7 @@ pub(crate) use self::shares::{PARTS, Room};
 pub use self::{
     geometry::{BoardGeometry, MigProfile, Occupancy},
     shape::{Shape, ShareShape, ShareSize},
-    shares::{CONTEXT_MIB, ShareOffer},
+    shares::ShareOffer,
 };
 pub(crate) use self::{
     leftover::{Leftover, Leftovers},

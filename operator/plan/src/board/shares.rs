@@ -1,15 +1,12 @@
 //! Shares of a GPU without MIG: what one of them has on a board, and how many fit.
 
-use gputenancy_crds::{ComputeMode, Interval, ResizePolicy, SharingMode};
+use gputenancy_crds::{CONTEXT_MIB, ComputeMode, Interval, ResizePolicy, SharingMode};
 
 use super::{
     geometry::BoardGeometry,
     shape::{ShareShape, ShareSize},
 };
 
-/// Memory of a share's CUDA context beyond its own allocations, in MiB. An empty context takes 526 MiB on an H200 with driver
-/// 580, and less on smaller GPUs; code that a program loads comes on top: see `docs/development/gpu-results.md`.
-pub const CONTEXT_MIB: i64 = 640;
 /// Most clients of one MPS server on every architecture since Volta (NVIDIA's MPS documentation before CUDA 13.1).
 const MPS_CLIENTS: i32 = 48;
 /// Most shares of one GPU, as the API allows.

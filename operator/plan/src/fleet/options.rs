@@ -2,11 +2,11 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use gputenancy_crds::{Isolation, SharingMode, names};
+use gputenancy_crds::{CONTEXT_MIB, Isolation, SharingMode, names};
 
 use super::profiles::{ProfileId, ProfileIndex};
 use crate::{
-    board::{BoardGeometry, CONTEXT_MIB, PARTS, Shape, ShareOffer},
+    board::{BoardGeometry, PARTS, Shape, ShareOffer},
     plugin_shares,
     snapshot::{Pool, SLICES, Snapshot, Unlimited},
     strategy,

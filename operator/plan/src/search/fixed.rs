@@ -3,13 +3,15 @@
 
 use std::collections::BTreeMap;
 
+use gputenancy_crds::CONTEXT_MIB;
+
 use super::{
     builder::{Instances, Layouts},
     candidates::Candidate,
     decision::FleetDecision,
 };
 use crate::{
-    board::{CONTEXT_MIB, MigProfile},
+    board::MigProfile,
     fleet::{BoardOptions, ClassId, Fleet, GpuClass, Rule, count},
     names::ProfileName,
     problem::Problem,

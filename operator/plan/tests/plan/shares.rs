@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use gputenancy_crds::{
-    ComputeMode, Device, Layout, MemoryText, ResizePolicy, SharingAcknowledgement, SharingMode, Trust,
+    CONTEXT_MIB, ComputeMode, Device, Layout, MemoryText, ResizePolicy, SharingAcknowledgement, SharingMode, Trust,
 };
-use gputenancy_plan::{board::CONTEXT_MIB, explain};
+use gputenancy_plan::explain;
 use proptest::{prelude::*, sample::select};
 use serde_json::{Value, json};
 
