@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::quota::CLASS_RESOURCES;
+
 /// Label on namespaces and on everything rendered for a tenant; the value is the tenant's name.
 pub const TENANT_LABEL: &str = "gputenancy.io/tenant";
 /// Label on namespaces of the platform, such as ingress controllers and monitoring. Value `true`: their pods may connect to isolated
@@ -44,6 +46,8 @@ pub const MIG_CONFIG_LABEL: &str = "nvidia.com/mig.config";
 pub const MIG_STATE_LABEL: &str = "nvidia.com/mig.config.state";
 /// Prefix of the labels that select the components of the GPU Operator on a node.
 pub const DEPLOY_LABELS: &str = "nvidia.com/gpu.deploy.";
+/// Such a label, of NVIDIA's MIG manager; `false`: it is not deployed on the node.
+pub const DEPLOY_MIG_MANAGER_LABEL: &str = "nvidia.com/gpu.deploy.mig-manager";
 /// Value of such a label while NVIDIA's MIG manager has stopped the component.
 pub const PAUSED: &str = "paused-for-mig-change";
 /// `ConfigMap` with the layouts for NVIDIA's MIG manager, under the key [`MIG_CONFIG_KEY`].
@@ -88,15 +92,32 @@ pub const WHOLE_GPU_RESOURCE: &str = "nvidia.com/gpu";
 /// Resource name of a time-slice of a GPU, as NVIDIA's device plugin advertises it with `renameByDefault: true`.
 pub const SHARED_GPU_RESOURCE: &str = "nvidia.com/gpu.shared";
 
-/// Can this extended resource be a GPU's?
+/// Prefix of the resources of MIG profiles, and of NVIDIA's labels of nodes about them.
+pub const MIG_PREFIX: &str = "nvidia.com/mig-";
+
+/// Is this extended resource one for GPUs? By its domain, NVIDIA's or the operator's, so that no name escapes a budget; the API server makes
+/// claims of NVIDIA's device classes out of resources with [`CLASS_RESOURCES`]. The chart's policies have the same rule.
 pub fn is_gpu_resource(resource: &str) -> bool {
-    resource.starts_with("nvidia.com/") || resource.starts_with("gputenancy.io/")
+    let class = || resource.starts_with(CLASS_RESOURCES) && resource.ends_with("nvidia.com");
+    resource.starts_with("nvidia.com/") || resource.starts_with("gputenancy.io/") || class()
+}
+
+/// Can a device plugin advertise GPUs, MIG instances or shares under this resource? Narrower than [`is_gpu_resource`] on purpose: other
+/// plugins have other devices in NVIDIA's domain, such as `nvidia.com/hostdev`, which are not the agent's.
+pub fn is_device_resource(resource: &str) -> bool {
+    is_nvidias_device_resource(resource) || resource.starts_with("gputenancy.io/")
+}
+
+/// Can NVIDIA's device plugin advertise GPUs, MIG instances or shares under this resource?
+pub fn is_nvidias_device_resource(resource: &str) -> bool {
+    let of_gpu = resource.strip_prefix(WHOLE_GPU_RESOURCE).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    of_gpu || resource.starts_with(MIG_PREFIX)
 }
 
 /// Resource name of a MIG profile in the `mixed` strategy of NVIDIA's device plugin:
-/// `nvidia.com/mig-` and the profile's name with `+` turned into `.`.
+/// [`MIG_PREFIX`] and the profile's name with `+` turned into `.`.
 pub fn mig_resource(profile: &str) -> String {
-    format!("nvidia.com/mig-{}", profile.replace('+', "."))
+    format!("{MIG_PREFIX}{}", profile.replace('+', "."))
 }
 
 /// Resource name that NVIDIA's plugin gives to shares of another resource, with `renameByDefault`.
@@ -118,4 +139,35 @@ pub fn canary_resource(gpu: impl fmt::Display, start: impl fmt::Display) -> Stri
 /// Whether this is a resource of [`canary_resource`].
 pub fn is_canary_resource(resource: &str) -> bool {
     resource.starts_with(CANARY_RESOURCES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpu_resources_are_found_by_domain_and_devices_by_name() {
+        // resource, GPU resource, device resource, of NVIDIA's device plugin
+        let table = [
+            ("nvidia.com/gpu", true, true, true),
+            ("nvidia.com/gpu.shared", true, true, true),
+            ("nvidia.com/mig-1g.10gb", true, true, true),
+            ("nvidia.com/mig-1g.10gb.shared", true, true, true),
+            ("gputenancy.io/small", true, true, false),
+            ("gputenancy.io/canary_0_4", true, true, false),
+            ("nvidia.com/foo", true, false, false),
+            ("nvidia.com/gpus", true, false, false),
+            ("deviceclass.resource.kubernetes.io/gpu.nvidia.com", true, false, false),
+            ("deviceclass.resource.kubernetes.io/gpu.example.com", false, false, false),
+            ("example.com/nvidia.com", false, false, false),
+            ("requests.nvidia.com/gpu", false, false, false),
+            ("amd.com/gpu", false, false, false),
+            ("nvidia.com", false, false, false),
+            ("cpu", false, false, false),
+        ];
+        for (resource, gpu, device, of_plugin) in table {
+            let found = (is_gpu_resource(resource), is_device_resource(resource), is_nvidias_device_resource(resource));
+            assert_eq!(found, (gpu, device, of_plugin), "{resource}");
+        }
+    }
 }

@@ -421,3 +421,31 @@ fn policies_refuse_the_variables_of_the_admission_module() {
         assert!(DEFAULT_POLICIES.contains(&expression), "{expression}");
     }
 }
+
+#[test]
+fn policies_and_rust_agree_on_what_a_gpu_resource_is() {
+    let mut found = BTreeMap::from([(false, 0), (true, 0)]);
+    for resource in [
+        "nvidia.com/gpu",
+        "nvidia.com/gpu.shared",
+        "nvidia.com/mig-1g.10gb",
+        "nvidia.com/foo",
+        "gputenancy.io/small",
+        "deviceclass.resource.kubernetes.io/gpu.nvidia.com",
+        "deviceclass.resource.kubernetes.io/gpu.example.com",
+        "example.com/nvidia.com",
+        "requests.nvidia.com/gpu",
+        "amd.com/gpu",
+        "cpu",
+    ] {
+        let tolerations = "tolerations: [{key: nvidia.com/gpu, operator: Exists}]";
+        let container = format!("{{name: c, image: i, resources: {{limits: {{{resource}: 1}}}}}}");
+        let spec = format!("{{{tolerations}, containers: [{container}]}}");
+        let report = check(&format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: w}}\nspec: {spec}\n"));
+        // taints of GPUs are tolerated only by pods that ask for a GPU
+        let refused = lines(&report).iter().any(|line| line.contains("may not be tolerated by this pod"));
+        assert_eq!(!refused, gputenancy_crds::names::is_gpu_resource(resource), "{resource}: {:?}", lines(&report));
+        *found.get_mut(&!refused).unwrap() += 1;
+    }
+    assert_eq!(found, [(false, 5), (true, 6)].into());
+}

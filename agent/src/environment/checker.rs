@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
 use futures::future::join_all;
-use gputenancy_crds::{GpuGrant, names::GRANT};
+use gputenancy_crds::{GpuGrant, names};
 use gputenancy_service::events::Publisher;
 use kube::{Api, Client};
 use tokio::{sync::watch, time::sleep};
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     device::{DeviceId, DeviceOwner, DeviceView},
-    grpc::pod_resources::{PodResources, is_managed},
+    grpc::pod_resources::PodResources,
     metrics::Metrics,
 };
 
@@ -141,7 +141,7 @@ impl EnvironmentChecker {
     async fn devices(&self, container: &EnvFromContainer) -> Result<BTreeSet<String>, Error> {
         let EnvFromContainer { namespace, pod, name, .. } = container.clone();
         let owner = DeviceOwner { namespace, pod, container: name };
-        let owners = PodResources::at(&self.pod_resources).owners(is_managed).await;
+        let owners = PodResources::at(&self.pod_resources).owners(names::is_device_resource).await;
         let owners = owners.map_err(|status| format!("kubelet's pod resources API: {}", status.message()))?;
         let view = self.view.borrow();
         Ok(owners.iter().filter(|(_, other)| **other == owner).map(|(id, _)| uuid(id, &view)).collect())
@@ -150,7 +150,8 @@ impl EnvironmentChecker {
     /// The namespace is a tenant's, and the pod was created under the tenant's policies, not before the grant.
     async fn is_governed(&self, container: &EnvFromContainer) -> Result<bool, Error> {
         let grants: Api<GpuGrant> = Api::namespaced(self.client.clone(), &container.namespace);
-        let grant = grants.get_opt(GRANT).await.map_err(|error| format!("reading the grant of the namespace: {error}"));
+        let grant =
+            grants.get_opt(names::GRANT).await.map_err(|error| format!("reading the grant of the namespace: {error}"));
         let Some(grant) = grant? else { return Ok(false) };
         let since = grant.metadata.creation_timestamp.map(|time| time.0);
         Ok(container.created >= since)

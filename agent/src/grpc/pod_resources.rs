@@ -20,12 +20,6 @@ use crate::device::{DeviceId, DeviceOwner, Owners};
 /// Limit for one call.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The agent manages this resource: the same names that the admission policy lets an agent write.
-pub fn is_managed(resource: &str) -> bool {
-    resource == "nvidia.com/gpu"
-        || ["nvidia.com/gpu.", "nvidia.com/mig-", "gputenancy.io/"].iter().any(|prefix| resource.starts_with(prefix))
-}
-
 /// Devices by resource.
 pub type ByResource = BTreeMap<String, BTreeSet<DeviceId>>;
 

@@ -12,11 +12,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gputenancy_crds::quantity::Amount;
+use gputenancy_crds::{names::is_device_resource, quantity::Amount};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::device_list::{DeviceList, DeviceLists, ListedDevice, healthy};
-use crate::{device::DeviceId, grpc::pod_resources::is_managed};
+use crate::device::DeviceId;
 
 /// Least time for the scheduler to receive a lowered allocatable, and for kubelet to finish a pod that was bound just before.
 pub const MIN_PROPAGATION: Duration = Duration::from_millis(300);
@@ -158,7 +158,7 @@ pub struct Step {
 /// Numbers of devices in these quantities.
 pub fn managed_counts(quantities: &BTreeMap<String, Quantity>) -> Counts {
     let count = |quantity| u64::try_from(Amount::parse(quantity)?.milli() / 1000).ok();
-    let managed = quantities.iter().filter(|(resource, _)| is_managed(resource));
+    let managed = quantities.iter().filter(|(resource, _)| is_device_resource(resource));
     managed.map(|(resource, quantity)| (resource.clone(), count(quantity).unwrap_or(0))).collect()
 }
 
@@ -216,7 +216,8 @@ fn abandoned(served: &BTreeSet<&String>, seen: &Observation<'_>) -> Counts {
     let (Some(node), Some(kubelet)) = (seen.node, seen.kubelet) else { return Counts::new() };
     let excess = node.iter().filter_map(|(resource, count)| {
         let listed = kubelet.get(resource).map_or(0, |ids| ids.len() as u64);
-        (is_managed(resource) && !served.contains(resource) && *count > listed).then(|| (resource.clone(), listed))
+        (is_device_resource(resource) && !served.contains(resource) && *count > listed)
+            .then(|| (resource.clone(), listed))
     });
     excess.collect()
 }

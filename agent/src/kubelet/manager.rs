@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use gputenancy_crds::names::is_device_resource;
 use kube::Client;
 use tokio::{
     sync::{Notify, watch},
@@ -34,7 +35,7 @@ use super::{
 use crate::{
     device::{Device, DeviceId, DeviceView, DriverLimits, KubeletView, Limiters, OtherLimiter, Owners, ShimState},
     enforcement::{Library, ShareFiles, install, means_of, other_limiter},
-    grpc::pod_resources::{ByResource, PodResources, is_managed},
+    grpc::pod_resources::{ByResource, PodResources},
     handover::HandoverCheck,
     metrics::Metrics,
     mps::Mps,
@@ -260,7 +261,7 @@ impl<'a> Manager<'a> {
     async fn observe_other_plugin(&mut self, view: &DeviceView) -> Duration {
         self.retire().await;
         self.find_other_limiter();
-        let listed = self.lookup.pod_resources.allocatable(is_managed).await;
+        let listed = self.lookup.pod_resources.allocatable(is_device_resource).await;
         let complete = self.update_owners().await.is_some() && listed.is_ok();
         let removed = if self.has_served_pods() { Ok(()) } else { self.spec.remove() };
         let mut report = self.channels.kubelet.borrow().clone();
@@ -400,7 +401,7 @@ impl<'a> Manager<'a> {
     }
 
     async fn observe(&mut self) -> Observed {
-        let listed = self.lookup.pod_resources.allocatable(is_managed).await;
+        let listed = self.lookup.pod_resources.allocatable(is_device_resource).await;
         let unconfirmed = self.update_owners().await;
         if let Err(status) = &listed {
             tracing::debug!(%status, "pod resources API does not answer");

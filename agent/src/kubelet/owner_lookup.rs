@@ -6,12 +6,13 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
+use gputenancy_crds::names::is_device_resource;
 use tonic::Status;
 
 use super::journal::AllocationJournal;
 use crate::{
     device::{DeviceId, Owners},
-    grpc::pod_resources::{PodResources, is_managed},
+    grpc::pod_resources::PodResources,
     refusal::Refusal,
 };
 
@@ -57,7 +58,7 @@ impl OwnerLookup {
 
     /// The owner of each device, as kubelet reports it.
     pub async fn owners(&self) -> Result<Owners, Status> {
-        Ok(self.journal.resolve_legacy_ids(self.pod_resources.owners(is_managed).await?))
+        Ok(self.journal.resolve_legacy_ids(self.pod_resources.owners(is_device_resource).await?))
     }
 }
 

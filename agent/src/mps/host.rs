@@ -3,7 +3,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use futures::future::BoxFuture;
-use gputenancy_crds::{GpuGrant, names::GRANT, reasons};
+use gputenancy_crds::{GpuGrant, names, reasons};
 use gputenancy_nvml::ComputeMode;
 use gputenancy_service::events::{EventType, Notice};
 use kube::{Api, Client};
@@ -13,7 +13,7 @@ use crate::{
     device::{DeviceOwner, Owners},
     event::{self, Publish},
     gpu::{Inventory, NvmlThread, Operation},
-    grpc::pod_resources::{PodResources, is_managed},
+    grpc::pod_resources::PodResources,
 };
 
 /// A function with one argument that waits for something.
@@ -47,7 +47,7 @@ pub fn owners(pod_resources: PodResources) -> Call<(), Owners> {
     Arc::new(move |()| {
         let pod_resources = pod_resources.clone();
         Box::pin(async move {
-            let owners = pod_resources.owners(is_managed).await;
+            let owners = pod_resources.owners(names::is_device_resource).await;
             owners.map_err(|status| format!("kubelet's pod resources API does not answer: {}", status.message()))
         })
     })
@@ -58,7 +58,7 @@ pub fn tenant(client: Client) -> Call<String, String> {
     Arc::new(move |namespace: String| {
         let grants: Api<GpuGrant> = Api::namespaced(client.clone(), &namespace);
         Box::pin(async move {
-            match grants.get_opt(GRANT).await {
+            match grants.get_opt(names::GRANT).await {
                 Ok(Some(grant)) => Ok(format!("tenant-{}", grant.spec.tenant)),
                 Ok(None) => Ok(format!("namespace-{namespace}")),
                 Err(kube::Error::Api(status)) if status.is_forbidden() => Ok(format!("namespace-{namespace}")),

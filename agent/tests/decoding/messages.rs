@@ -10,7 +10,7 @@ use gputenancy_agent::{
     device::DeviceId,
     gpu::Connections,
     grpc::{
-        pod_resources::{by_resource, is_managed, owners},
+        pod_resources::{by_resource, owners},
         proto::{plugin, podresources},
     },
     kubelet::{
@@ -19,6 +19,7 @@ use gputenancy_agent::{
         preferred,
     },
 };
+use gputenancy_crds::names::is_device_resource;
 use prost::Message;
 
 use super::{
@@ -39,14 +40,18 @@ fn list_of_a_newer_kubelet_is_read_and_every_device_has_an_owner_that_lists_it()
         let mut listed: BTreeMap<DeviceId, BTreeSet<(&str, &str, &str)>> = BTreeMap::new();
         for pod in &list.pods {
             for container in &pod.containers {
-                for id in container.devices.iter().filter(|d| is_managed(&d.resource_name)).flat_map(|d| &d.device_ids)
+                for id in container
+                    .devices
+                    .iter()
+                    .filter(|d| is_device_resource(&d.resource_name))
+                    .flat_map(|d| &d.device_ids)
                 {
                     let owner = (&*pod.namespace, &*pod.name, &*container.name);
                     listed.entry(DeviceId::new(id)).or_default().insert(owner);
                 }
             }
         }
-        let owners = owners(read.unwrap_or_default(), is_managed);
+        let owners = owners(read.unwrap_or_default(), is_device_resource);
         prop_assert_eq!(owners.keys().collect::<Vec<_>>(), listed.keys().collect::<Vec<_>>());
         for (id, owner) in &owners {
             prop_assert!(listed[id].contains(&(&*owner.namespace, &*owner.pod, &*owner.container)), "{id}: {owner:?}");
@@ -67,12 +72,12 @@ fn allocatable_devices_of_all_numa_nodes_are_read() {
         let message = podresources::AllocatableResourcesResponse { devices: parts.iter().cloned().map(part).collect() };
         let bytes = message.encode_to_vec();
         let read = times.decoder(|| podresources::AllocatableResourcesResponse::decode(&bytes[..]));
-        let found = by_resource(read.unwrap_or_default().devices, is_managed);
+        let found = by_resource(read.unwrap_or_default().devices, is_device_resource);
         let flat = |(resource, ids): (&String, &BTreeSet<DeviceId>)| {
             ids.iter().map(|id| (resource.clone(), id.to_string())).collect::<Vec<_>>()
         };
         let found: BTreeSet<_> = found.iter().flat_map(flat).collect();
-        let managed = parts.iter().filter(|(resource, _)| is_managed(resource));
+        let managed = parts.iter().filter(|(resource, _)| is_device_resource(resource));
         let all: BTreeSet<_> = managed.flat_map(|(r, ids)| ids.iter().map(move |id| (r.clone(), id.clone()))).collect();
         prop_assert_eq!(found, all);
         Ok(())
@@ -98,7 +103,10 @@ fn broken_message_is_an_error_with_a_text() {
         fails_with_a_text::<plugin::PreferredAllocationRequest>(&bytes, times)?;
         fails_with_a_text::<plugin::PreStartContainerRequest>(&bytes, times)?;
         fails_with_a_text::<plugin::RegisterRequest>(&bytes, times)?;
-        drop(owners(podresources::ListPodResourcesResponse::decode(&bytes[..]).unwrap_or_default(), is_managed));
+        drop(owners(
+            podresources::ListPodResourcesResponse::decode(&bytes[..]).unwrap_or_default(),
+            is_device_resource,
+        ));
         Ok(())
     });
 }

@@ -77,12 +77,7 @@ fn asks_for_gpu(pod: &Value) -> bool {
     let containers = lists.filter_map(|list| pod.pointer(&format!("/spec/{list}"))?.as_array()).flatten();
     let limits = containers.filter_map(|container| container.pointer("/resources/limits")?.as_object());
     let more_than_zero = |value: &Value| value.as_str().map_or_else(|| value.as_i64() != Some(0), |text| text != "0");
-    limits.flatten().any(|(resource, value)| of_gpu(resource) && more_than_zero(value))
-}
-
-fn of_gpu(resource: &str) -> bool {
-    is_gpu_resource(resource)
-        || (resource.starts_with("deviceclass.resource.kubernetes.io/") && resource.ends_with("nvidia.com"))
+    limits.flatten().any(|(resource, value)| is_gpu_resource(resource) && more_than_zero(value))
 }
 
 #[cfg(test)]

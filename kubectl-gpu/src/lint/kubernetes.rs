@@ -1,6 +1,6 @@
 //! What Kubernetes itself refuses or ignores, without policies: amounts of devices, keys of quotas, node ports beyond a quota.
 
-use gputenancy_crds::{GpuTenantSpec, quantity::Amount, quota::CLASS_RESOURCES};
+use gputenancy_crds::{GpuTenantSpec, names::is_gpu_resource, quantity::Amount};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::Value;
 
@@ -10,12 +10,6 @@ use crate::input::token;
 /// The key of a quota that counts node ports, and the chart's default for it in `tenants.defaultResources`.
 const NODE_PORTS: &str = "services.nodeports";
 const DEFAULT_NODE_PORTS: i128 = 0;
-
-fn is_gpu(resource: &str) -> bool {
-    resource.starts_with("nvidia.com/")
-        || resource.starts_with("gputenancy.io/")
-        || (resource.starts_with(CLASS_RESOURCES) && resource.ends_with("nvidia.com"))
-}
 
 /// A quantity in thousandths.
 fn milli(value: &Value) -> Option<i128> {
@@ -31,7 +25,7 @@ pub(super) fn amounts(pod: &Value, instead: &dyn Fn(&str, i128) -> Option<String
         for (index, container) in containers.into_iter().flatten().enumerate() {
             let amounts = |which: &str| {
                 let amounts = container.pointer(&format!("/resources/{which}")).and_then(Value::as_object);
-                amounts.into_iter().flatten().filter(|(resource, _)| is_gpu(resource))
+                amounts.into_iter().flatten().filter(|(resource, _)| is_gpu_resource(resource))
             };
             let mut refuse = |which: &str, resource: &str, message: String| {
                 let pointer = format!("/spec/{list}/{index}/resources/{which}/{}", token(resource));
@@ -62,8 +56,7 @@ pub(super) fn amounts(pod: &Value, instead: &dyn Fn(&str, i128) -> Option<String
 /// Keys of a quota that Kubernetes does not count: extended resources are limited by their requests.
 pub(super) fn quota(object: &Value) -> Vec<Refusal> {
     let hard = object.pointer("/spec/hard").and_then(Value::as_object);
-    let wrong =
-        |key: &&String| key.strip_prefix("limits.").is_some_and(|r| r.contains('/')) || key.starts_with("nvidia.com/");
+    let wrong = |key: &&String| key.strip_prefix("limits.").is_some_and(|r| r.contains('/')) || is_gpu_resource(key);
     let refusal = |key: &String| {
         let resource = key.strip_prefix("limits.").unwrap_or(key);
         let message = format!("a quota does not count {key}, and limits nothing: write requests.{resource}");

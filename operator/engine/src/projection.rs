@@ -415,8 +415,7 @@ pub fn project_pod(pod: &mut SlimPod) {
         let requests = std::mem::take(&mut container.resources.requests);
         let devices = requests.into_iter().filter(|(resource, amount)| resource.contains('/') && amount.0 != "0");
         let fits = |(resource, _): &(String, Quantity)| {
-            let is_gpu = resource.starts_with("nvidia.com/") || resource.starts_with("gputenancy.io/");
-            let left = if is_gpu { &mut gpus } else { &mut others };
+            let left = if names::is_gpu_resource(resource) { &mut gpus } else { &mut others };
             let fits = *left > 0;
             *left = left.saturating_sub(1);
             fits

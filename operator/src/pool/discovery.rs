@@ -8,8 +8,6 @@ use kube::ResourceExt as _;
 
 use gputenancy_engine::projection::SlimNode;
 
-/// Beginning of all labels about MIG devices.
-const PREFIX: &str = "nvidia.com/mig-";
 /// Label by which gpu-feature-discovery tells when it looked last.
 const LOOKED: &str = "nvidia.com/gfd.timestamp";
 /// Media and copy engines in the order of `GpuNode.status.boards[].profiles[].engines`.
@@ -21,7 +19,7 @@ pub fn labels(node: &SlimNode, instances: &BTreeMap<String, String>, changing: b
         return BTreeMap::new();
     }
     if changing {
-        let present = node.labels().iter().filter(|(label, _)| label.starts_with(PREFIX));
+        let present = node.labels().iter().filter(|(label, _)| label.starts_with(names::MIG_PREFIX));
         return present.map(|(label, value)| (label.clone(), value.clone())).collect();
     }
     instances.clone()
@@ -29,7 +27,7 @@ pub fn labels(node: &SlimNode, instances: &BTreeMap<String, String>, changing: b
 
 /// Is this label written here, on a node with these labels?
 pub fn owns(labels: &BTreeMap<String, String>, label: &str) -> bool {
-    label.starts_with(PREFIX) && !labels.contains_key(LOOKED)
+    label.starts_with(names::MIG_PREFIX) && !labels.contains_key(LOOKED)
 }
 
 /// Labels of the instances that exist. Where boards of several kinds offer a profile of one name, its size is told as on the last of them.

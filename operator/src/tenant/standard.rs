@@ -60,7 +60,9 @@ impl FromStr for Standard {
                 return Err(StandardError::Quantity { field, resource, text });
             }
         }
-        if let Some((key, _)) = standard.resources().find(|(key, _)| is_gpu_key(key)) {
+        // wider than `names::is_gpu_resource`, for keys have prefixes: the rule in the schema of `spec.resources`
+        let is_gpu = |key: &str| key.contains("nvidia.com/") || key.contains("gputenancy.io/");
+        if let Some((key, _)) = standard.resources().find(|(key, _)| is_gpu(key)) {
             return Err(StandardError::Gpu(key.clone()));
         }
         // the API server's default: what is written must equal what is read
@@ -81,11 +83,6 @@ impl Standard {
     pub fn resources(&self) -> impl Iterator<Item = (&String, &Quantity)> {
         self.default_resources.iter().flatten()
     }
-}
-
-/// Is this the quota key of a GPU resource? The same rule as in the schema of `spec.resources`.
-fn is_gpu_key(key: &str) -> bool {
-    key.contains("nvidia.com/") || key.contains("gputenancy.io/")
 }
 
 #[cfg(test)]

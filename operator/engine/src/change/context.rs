@@ -175,7 +175,7 @@ impl<'a> ChangeContext<'a> {
         // kubelet alone counts another plugin's devices, ten seconds late: removed ones must not be counted any more
         for (resource, count) in self.observation.allocatable.iter().filter(|_| self.observation.cordoned.is_some()) {
             let listed = self.listed_on_node(resource);
-            if of_nvidias_plugin(resource) && *count != listed {
+            if names::is_nvidias_device_resource(resource) && *count != listed {
                 return mismatch(resource, *count, listed);
             }
         }
@@ -313,12 +313,6 @@ pub(super) fn places(layout: &Layout) -> Vec<Place<'_>> {
         (false, None) => vec![Place::Whole],
         (false, Some(sharing)) => sharing.numbers().into_iter().map(Place::Share).collect(),
     }
-}
-
-/// Whether NVIDIA's plugin advertises this resource.
-fn of_nvidias_plugin(resource: &str) -> bool {
-    [names::WHOLE_GPU_RESOURCE, names::SHARED_GPU_RESOURCE].contains(&resource)
-        || resource.starts_with("nvidia.com/mig-")
 }
 
 fn whole_resource(layout: &Layout) -> String {
