@@ -29,8 +29,8 @@ pub enum Part {
     PoolLabel,
     /// Status of all custom resources.
     Status,
-    /// Layouts for NVIDIA's MIG manager, and the label that requests one.
-    MigManager,
+    /// Layouts for components that partition a node as a whole, and the label that requests one.
+    Partitioner,
     /// Configs for NVIDIA's device plugin.
     DevicePlugin,
 }
@@ -43,7 +43,7 @@ impl Part {
             Self::Pool => "pool",
             Self::PoolLabel => "pool-label",
             Self::Status => "status",
-            Self::MigManager => "mig-manager",
+            Self::Partitioner => "mig-manager",
             Self::DevicePlugin => "device-plugin",
         };
         format!("{}/{part}", names::OPERATOR_MANAGER)

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gputenancy_crds::{GpuPool, Partitioner};
+use gputenancy_crds::GpuPool;
 use gputenancy_plan::{ProfileName, TenantName, resource_name};
 use k8s_openapi::{apimachinery::pkg::util::intstr::IntOrString, jiff::Timestamp};
 use kube::ResourceExt as _;
@@ -80,7 +80,7 @@ pub(super) fn pools(old: &PlannedWorld<'_>, new: &PlannedWorld<'_>) -> Vec<PoolP
                 IntOrString::Int(n) => n.to_string(),
                 IntOrString::String(text) => text.clone(),
             },
-            node_by_node: pool.spec.partitioner == Partitioner::MigManager,
+            node_by_node: new.whole(&name).is_some(),
             notice: rules.notice.to_string(),
             window: window.words,
             window_open: window.open,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use gputenancy_crds::{InstanceSpec, Layout, slice_of};
-use gputenancy_engine::mig_manager::Shape;
+use gputenancy_engine::partitioner::Shape;
 use gputenancy_plan::{GpuKey, GpuPlan, GpuUuid, NodeName, plain, seen, snapshot::InUse};
 
 use super::{
@@ -41,8 +41,7 @@ fn change(planned: &PlannedWorld<'_>, key: &GpuKey, gpu: &GpuPlan) -> Option<Gpu
     let (old, new) = (instances(present.as_ref()), instances(Some(&target)));
     let mode = present.as_ref().is_some_and(|l| l.mig);
     let reset = planned.board(key).is_some_and(|b| b.mode_needs_reset);
-    // NVIDIA's MIG manager clears the whole GPU
-    let cleared = planned.managed(gpu.pool.as_str()).is_some()
+    let cleared = planned.whole(gpu.pool.as_str()).is_some()
         && (planned.bystanders.contains_key(key) || Shape::of(&target) != Shape::seen(state));
     Some(GpuChange {
         node: key.node.to_string(),

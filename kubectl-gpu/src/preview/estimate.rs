@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use gputenancy_engine::{change::Policy, mig_manager::MigManagerTimeouts};
+use gputenancy_engine::{change::Policy, partitioner::RequestTimeouts};
 use kube::ResourceExt as _;
 
 use super::{
@@ -50,11 +50,10 @@ fn canary(planned: &PlannedWorld<'_>, change: &GpuChange) -> Option<u64> {
     makes.then(|| rules.timeout.get().ok().map(|timeout| timeout.as_secs())).flatten()
 }
 
-/// Seconds until NVIDIA's MIG manager has the layout, where it partitions.
+/// Seconds until the component that partitions nodes as a whole has the layout, where there is one.
 fn config_sync(planned: &PlannedWorld<'_>, change: &GpuChange) -> Option<u64> {
-    let pool = planned.managed(change.pool.as_deref()?)?;
-    let timeouts = MigManagerTimeouts::from(&pool.spec.mig_manager.clone().unwrap_or_default());
-    Some(seconds(timeouts.config_sync))
+    let pool = planned.whole(change.pool.as_deref()?)?;
+    Some(seconds(RequestTimeouts::of(Some(pool), None).config_sync))
 }
 
 /// Seconds between the notice to owners and their eviction.

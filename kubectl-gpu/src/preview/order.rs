@@ -1,4 +1,4 @@
-//! The order of changes: by rank within a pool, as many at once as the operator admits; with NVIDIA's MIG manager, node by node.
+//! The order of changes: by rank within a pool, as many at once as the operator admits; nodes as a whole one by one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,10 +20,10 @@ pub(super) fn steps(planned: &PlannedWorld<'_>) -> BTreeMap<GpuKey, u32> {
     for (pool, mut candidates) in by_pool {
         let Some(pool) = planned.world.fleet.pools.iter().find(|p| p.name_any() == pool.as_str()) else { continue };
         let limit = &pool.spec.disruption.max_unavailable;
-        let managed = planned.managed(&pool.name_any()).is_some();
+        let whole = planned.whole(&pool.name_any()).is_some();
         for step in 1.. {
             let mut now: BTreeSet<&GpuKey> = candidates.iter().filter(|t| t.changing).map(|t| t.gpu).collect();
-            now.extend(if managed { admit_node(&candidates, &planned.bystanders) } else { admit(&candidates, limit) });
+            now.extend(if whole { admit_node(&candidates, &planned.bystanders) } else { admit(&candidates, limit) });
             if now.is_empty() {
                 break;
             }

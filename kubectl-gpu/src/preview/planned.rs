@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::{Change, ChangePhase, GpuPool, GpuSpec, GpuState, Partitioner};
-use gputenancy_engine::mig_effects::mig_manager_effects;
+use gputenancy_crds::{Change, ChangePhase, GpuPool, GpuSpec, GpuState};
+use gputenancy_engine::partitioner;
 use gputenancy_plan::{
     self as plan, GpuKey, NodeName, Plan, PoolName, Problem, Snapshot,
     board::BoardGeometry,
@@ -16,9 +16,9 @@ use crate::world::World;
 pub(super) struct PlannedWorld<'a> {
     pub world: &'a World,
     pub snapshot: Snapshot,
-    /// The plan, with the effects of NVIDIA's MIG manager.
+    /// The plan, with its effects on nodes that are partitioned as a whole.
     pub plan: Plan,
-    /// GPUs that NVIDIA's MIG manager repartitions because of others, with the reason.
+    /// GPUs that are repartitioned because of others, with the reason.
     pub bystanders: BTreeMap<GpuKey, String>,
     /// Everything that is wrong, sorted.
     pub problems: Vec<Problem>,
@@ -33,7 +33,7 @@ impl<'a> PlannedWorld<'a> {
         let (snapshot, mut problems) = Snapshot::read(&cluster);
         let mut plan = plan::plan(&snapshot);
         let mut bystanders = BTreeMap::new();
-        for (key, gpu) in mig_manager_effects(&world.fleet, &snapshot, &plan) {
+        for (key, gpu) in partitioner::effects((&world.fleet.pools, &world.fleet.gpu_nodes), &snapshot, &plan) {
             if gpu.changed && plan.gpus.get(&key).is_some_and(|planned| !planned.changed) {
                 bystanders.extend(plan.reason_of(&key, &gpu).map(|why| (key.clone(), why)));
             }
@@ -70,9 +70,9 @@ impl<'a> PlannedWorld<'a> {
         self.spec(key)?.change.as_ref().filter(|c| c.phase < ChangePhase::RolledBack)
     }
 
-    /// The pool, where NVIDIA's MIG manager partitions it.
-    pub fn managed(&self, pool: &str) -> Option<&GpuPool> {
-        self.world.pool(pool).filter(|p| p.spec.partitioner == Partitioner::MigManager)
+    /// The pool, if its nodes are partitioned as a whole.
+    pub fn whole(&self, pool: &str) -> Option<&GpuPool> {
+        self.world.pool(pool).filter(|p| partitioner::of(p.spec.partitioner).whole_node().is_some())
     }
 
     /// Every device in use, with its GPU.

@@ -13,8 +13,8 @@ use kube::ResourceExt as _;
 use crate::{
     change::{PodController, PodFacts, Refusal},
     liveness::{AgentPod, GRACE_PERIOD, Liveness, liveness},
-    mig_manager::{MigConfigs, is_engaged},
     ownership::{DRA_DRIVER, OwnershipSigns, conflicting_owner},
+    partitioner::{self, MigConfigs},
     plugin::PluginConfigs,
     projection::{SlimNode, SlimPod, SlimSlice},
 };
@@ -39,7 +39,7 @@ pub struct Fleet {
     pub dra: BTreeSet<String>,
     /// Pods that request devices, by name.
     pub pods: BTreeMap<PodName, Arc<SlimPod>>,
-    /// Layouts that are published for NVIDIA's MIG manager.
+    /// Layouts that are published for components that partition a node as a whole.
     pub mig_configs: MigConfigs,
     /// Configs that are published for NVIDIA's device plugin.
     pub plugin_configs: PluginConfigs,
@@ -136,10 +136,10 @@ impl Fleet {
         conflicting_owner(OwnershipSigns { partitioner: self.partitioner(name, node), ..signs })
     }
 
-    /// The partitioner of a node's pool. A MIG manager with a request of ours in progress stays the partitioner until it has finished.
+    /// The partitioner of a node's pool. One with a request of ours in progress stays the partitioner until it has finished.
     fn partitioner(&self, name: &str, node: &SlimNode) -> Partitioner {
-        if self.gpu_nodes.get(name).is_some_and(|gpu_node| is_engaged(gpu_node, node.labels())) {
-            return Partitioner::MigManager;
+        if let Some(engaged) = self.gpu_nodes.get(name).filter(|n| partitioner::is_engaged(n, node.labels())) {
+            return engaged.spec.partitioner;
         }
         let pools: Vec<&GpuPool> = self.active_pools().collect();
         let by = membership(&pools, [(name, node.labels())]);

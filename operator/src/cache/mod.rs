@@ -87,7 +87,7 @@ pub struct Caches {
     pub endpoints: Store<SlimEndpoints>,
     /// Refusals of pods by our quotas, as controllers report them.
     pub refusals: Refusals,
-    /// The layouts for NVIDIA's MIG manager: one object.
+    /// The layouts for components that partition a node as a whole: one object.
     pub mig_config: Store<ConfigMap>,
     /// The configs for NVIDIA's device plugin: one object.
     pub plugin_configs: Store<ConfigMap>,

@@ -15,11 +15,11 @@ use super::{
     gpu_changes::{self, ChangeInputs},
     inventory::Inventory,
     labels::{self, Labels},
-    mig_manager::{self, MigManagerRequest},
     node_specs::{self, GpuWork, NodeDecisions},
     node_states::NodeStates,
     node_views::NodeViews,
     ownership::Ownership,
+    partitioner::{self, Requests},
     plugin_configs::{self, ConfigsWrite},
     pod_index::PodIndex,
     profile_status, rollout, silence, status,
@@ -31,7 +31,7 @@ use crate::{
     fleet_view::FleetView,
     plan::{GpuKey, NodeName, Planner, PodName},
 };
-use gputenancy_engine::{change::ChangeDecision, fleet::Fleet, mig_manager::MigConfigs};
+use gputenancy_engine::{change::ChangeDecision, fleet::Fleet, partitioner::MigConfigs};
 
 /// Everything that is to be written.
 #[derive(Clone, Debug, Default)]
@@ -50,9 +50,9 @@ pub struct FleetDecision {
     pub taints: BTreeMap<NodeName, TaintChange>,
     /// Nodes whose pool's name has to be copied from the Node to the `GpuNode`.
     pub pool_names: BTreeSet<NodeName>,
-    /// Labels for NVIDIA's MIG manager, and those that it left paused.
-    pub mig_manager_requests: BTreeMap<NodeName, MigManagerRequest>,
-    /// Layouts for NVIDIA's MIG manager, if they differ from the published ones.
+    /// Requests for nodes that are partitioned as a whole, where labels have to be written.
+    pub requests: Requests,
+    /// Layouts for such requests, if they differ from the published ones.
     pub mig_configs: Option<MigConfigs>,
     /// Configs for NVIDIA's device plugin, if the published ones lack any.
     pub plugin_configs: Option<ConfigsWrite>,
@@ -108,7 +108,7 @@ pub struct Remembered {
 /// Decides. What is remembered of the last decision saves the work for what has not changed since.
 pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecision {
     let Remembered { visits, states, ownership, planner, views, pods } = remembered;
-    let adopted = mig_manager::adopted(cached.fleet);
+    let adopted = partitioner::adopted(cached.fleet);
     let fleet = adopted.as_ref().unwrap_or(cached.fleet);
     let inventory = &Inventory { fleet, ..*cached };
     let mut visited = visits.begin(inventory);
@@ -123,20 +123,15 @@ pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecis
 
     let (ownership, views, pods, silent) = (&*ownership, &*views, &*pods, states.silent());
     let windows = gpu_changes::windows(inventory);
-    let mut mig_managers = mig_manager::decisions(inventory, plan.plan);
-    mig_managers.retain(|node, _| !ownership.is_conflicting(node));
+    let mut requests = partitioner::requests(inventory, plan.plan);
+    requests.retain(|node, _| !ownership.is_conflicting(node.as_str()));
     let stages = rollout::stages(inventory, ownership, plan);
-    let inputs =
-        ChangeInputs { inventory, ownership, plan, windows: &windows, mig_managers: &mig_managers, stages: &stages };
+    let inputs = ChangeInputs { inventory, ownership, plan, windows: &windows, requests: &requests, stages: &stages };
     let busy = gpu_changes::busy(&inputs, &visited);
     let decisions = gpu_changes::decisions(&inputs, views, pods, &busy);
     let bypass = bypass::evictions(inventory, ownership, views, pods);
-    let made = NodeDecisions {
-        decisions: &decisions,
-        mig_managers: &mig_managers,
-        visited: &visited,
-        bypass: &bypass.evictions,
-    };
+    let made =
+        NodeDecisions { decisions: &decisions, requests: &requests, visited: &visited, bypass: &bypass.evictions };
     let nodes = node_specs::work(inventory, cached.fleet, ownership, &made);
     let labels = labels::labels(fleet, ownership, views, &visited);
     let pool_names = labels::pool_names(fleet, &visited);
@@ -167,8 +162,8 @@ pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecis
         labels,
         taints,
         pool_names,
-        mig_manager_requests: mig_manager::requests(&mig_managers),
-        mig_configs: mig_manager::configs(fleet, &mig_managers),
+        requests: partitioner::with_labels(&requests),
+        mig_configs: partitioner::configs(fleet, &requests),
         plugin_configs: plugin_configs::write(fleet, ownership),
         view: view::view(&seen, plan.snapshot),
         pools: pools.filter(|(p, s)| p.status.as_ref() != Some(s)).map(|(p, s)| (p.name_any(), s)).collect(),
@@ -181,7 +176,7 @@ pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecis
         wake: decisions
             .values()
             .filter_map(|d| d.requeue_at)
-            .chain(mig_managers.values().filter_map(|d| d.requeue_at))
+            .chain(requests.values().filter_map(|d| d.requeue_at))
             .chain(status::patience_ends(&seen))
             .chain(stages.ends())
             .chain(bypass.retry_at)
@@ -191,13 +186,13 @@ pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecis
             .min(),
         nodes,
     };
-    // a node about which something was decided may need the same again, if it is not carried out; so may one that NVIDIA's MIG manager
-    // partitions, and one for which time alone makes a difference
+    // a node about which something was decided may need the same again, if it is not carried out; so may one with a request, and
+    // one for which time alone makes a difference
     let of_nodes = decision.nodes.keys().chain(decision.labels.keys()).chain(decision.taints.keys());
-    let of_nodes = of_nodes.chain(&decision.pool_names).chain(decision.mig_manager_requests.keys());
+    let of_nodes = of_nodes.chain(&decision.pool_names).chain(requests.keys());
     let again = of_nodes.chain(busy.iter().map(|(key, _)| &key.node)).map(NodeName::as_str);
     let again = again.chain(silent.keys().chain(inventory.lagging).map(String::as_str));
-    let again = again.chain(views.bypassed().map(|(name, _)| name)).chain(mig_managers.keys().map(String::as_str));
+    let again = again.chain(views.bypassed().map(|(name, _)| name));
     visits.end(again.map(str::to_owned).collect());
     decision
 }

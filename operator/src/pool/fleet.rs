@@ -6,7 +6,7 @@ use gputenancy_crds::{GpuPool, GpuPoolStatus, GpuProfile, GpuProfileStatus, GpuT
 use gputenancy_engine::{
     fleet::{Fleet, dra_node},
     liveness,
-    mig_manager::MigConfigs,
+    partitioner::MigConfigs,
     plugin::PluginConfigs,
     projection::SlimPod,
 };
@@ -140,7 +140,7 @@ fn objects<K: Clone>(store: &Store<K>) -> Vec<K> {
     store.state().iter().map(|object| (**object).clone()).collect()
 }
 
-/// The layouts that are published for NVIDIA's MIG manager; what cannot be read is published again.
+/// The published layouts; what cannot be read is published again.
 fn mig_configs(objects: &[Arc<ConfigMap>]) -> MigConfigs {
     let text = objects.first().and_then(|c| c.data.as_ref()?.get(names::MIG_CONFIG_KEY));
     let configs = text.map(|text| MigConfigs::parse(text)).unwrap_or_default();

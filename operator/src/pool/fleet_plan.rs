@@ -1,12 +1,12 @@
-//! The plan of the fleet, and what it means where NVIDIA's MIG manager partitions.
+//! The plan of the fleet, and what it means where a component partitions nodes as a whole.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::{GpuSpec, Layout};
 
-use super::mig_manager;
+use super::partitioner;
 use crate::plan::{Cluster, GpuKey, GpuPlan, NodeName, Plan, Planned, Planner, PoolName, Problem, Snapshot, Why};
-use gputenancy_engine::{fleet::Fleet, mig_effects::mig_manager_effects};
+use gputenancy_engine::{fleet::Fleet, partitioner::effects};
 
 /// The plan, which is made once for the fleet.
 pub struct FleetPlan<'a> {
@@ -20,11 +20,11 @@ pub struct FleetPlan<'a> {
     pub differing: &'a BTreeSet<NodeName>,
     /// All problems.
     pub problems: Vec<Problem>,
-    /// Plans of GPUs whose change has other effects because the MIG manager partitions them.
+    /// Plans of GPUs whose change has other effects.
     effects: BTreeMap<GpuKey, GpuPlan>,
-    /// Layouts with the placements that the MIG manager leaves as they are.
+    /// Layouts with the placements that are left as they are.
     targets: BTreeMap<GpuKey, Layout>,
-    /// GPUs that the MIG manager must partition again though their layout stays, with the reason.
+    /// GPUs that must be partitioned again though their layout stays, with the reason.
     pub repartitions: BTreeMap<GpuKey, String>,
 }
 
@@ -41,8 +41,9 @@ impl<'a> FleetPlan<'a> {
         problems.extend(plan.problems.iter().cloned());
         problems.sort();
         problems.dedup();
-        let (effects, targets) = (mig_manager_effects(fleet, snapshot, plan), mig_manager::targets(fleet, plan));
-        let mut repartitions = mig_manager::repartitions(fleet);
+        let (effects, targets) =
+            (effects((&fleet.pools, &fleet.gpu_nodes), snapshot, plan), partitioner::targets(fleet, plan));
+        let mut repartitions = partitioner::repartitions(fleet);
         for (key, why) in &mut repartitions {
             // the plan's reason names all pods that are evicted for it
             if let Some(gpu) = effects.get(key).filter(|gpu| gpu.why != Why::Kept) {

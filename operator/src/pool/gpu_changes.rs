@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use gputenancy_crds::{ChangePhase, GpuPool, GpuPoolSpec, GpuSpec, Guarantee, Trust};
+use gputenancy_crds::{ChangePhase, GpuPool, GpuPoolSpec, Guarantee, Trust};
 use kube::ResourceExt as _;
 
 use super::{
@@ -13,10 +13,10 @@ use super::{
     devices::NodeDevices,
     fleet_plan::FleetPlan,
     inventory::Inventory,
-    mig_manager,
     node_specs::plugin_observation,
     node_views::NodeViews,
     ownership::Ownership,
+    partitioner::{self, Requests},
     planned_gpus::{PlannedGpu, planned_gpus},
     plugin_configs,
     pod_index::PodIndex,
@@ -26,12 +26,12 @@ use super::{
 use crate::plan::{GpuKey, GpuPlan, Plan, PodName, PoolName, TenantFacts};
 use gputenancy_engine::{
     change::{
-        self, CanaryPod, ChangeCandidate, ChangeDecision, ChangeObservation, EvictionNotice, MigManagerContext, Policy,
-        Window, WindowError, Windows,
+        self, CanaryPod, ChangeCandidate, ChangeDecision, ChangeObservation, EvictionNotice, Policy, Window,
+        WindowError, Windows,
     },
     fingerprint::fingerprint,
     fleet::{Fleet, pod_facts, tenant_facts},
-    mig_manager::{MigManagerDecision, is_managed},
+    partitioner::{is_whole, of},
     plugin,
 };
 
@@ -48,8 +48,8 @@ pub struct ChangeInputs<'a> {
     pub plan: &'a FleetPlan<'a>,
     /// Maintenance windows.
     pub windows: &'a PoolWindows,
-    /// What MIG managers do, by node.
-    pub mig_managers: &'a BTreeMap<String, MigManagerDecision>,
+    /// Requests for nodes that are partitioned as a whole.
+    pub requests: &'a Requests,
     /// Stages of rollouts.
     pub stages: &'a Stages,
 }
@@ -74,17 +74,16 @@ struct Shared<'a> {
     staged: BTreeMap<&'a GpuKey, Arc<str>>,
 }
 
-/// The GPUs of the visited nodes that are not at rest. What a MIG manager does follows from more than the node and the plan.
+/// The GPUs of the visited nodes that are not at rest. What is decided about a request follows from more than the node and the plan.
 pub fn busy<'a>(inputs: &ChangeInputs<'a>, visited: &Names) -> Vec<(&'a GpuKey, &'a GpuPlan)> {
     let (fleet, plan) = (inputs.inventory.fleet, inputs.plan);
     let of = |name: &String| {
         let node = fleet.gpu_nodes.get(name)?;
-        let managed = inputs.mig_managers.contains_key(name);
+        let whole = inputs.requests.contains_key(name.as_str());
         let here = plan.plan.gpus.range(GpuKey { node: name.as_str().into(), uuid: "".into() }..);
         let here = here.take_while(|(key, _)| key.node.as_str() == name);
-        let at_rest = |key: &GpuKey, gpu: &GpuPlan| {
-            !managed && change::is_at_rest(node, key.uuid.as_str(), plan.target(key, gpu))
-        };
+        let at_rest =
+            |key: &GpuKey, gpu: &GpuPlan| !whole && change::is_at_rest(node, key.uuid.as_str(), plan.target(key, gpu));
         Some(here.filter(|(key, gpu)| !at_rest(key, gpu)).collect::<Vec<_>>())
     };
     visited.iter().filter_map(of).flatten().collect()
@@ -97,7 +96,7 @@ pub fn decisions(
     pods: &PodIndex,
     busy: &[(&GpuKey, &GpuPlan)],
 ) -> BTreeMap<GpuKey, ChangeDecision> {
-    let ChangeInputs { inventory, plan: FleetPlan { plan, repartitions, .. }, mig_managers, .. } = inputs;
+    let ChangeInputs { inventory, plan: FleetPlan { plan, repartitions, .. }, requests, .. } = inputs;
     let fleet = inventory.fleet;
     if busy.is_empty() {
         return BTreeMap::new();
@@ -109,9 +108,9 @@ pub fn decisions(
         Some((key.clone(), decision(inputs, &shared, (key, gpu), others_idle)?))
     };
     let mut decisions: BTreeMap<_, _> = busy.iter().filter_map(|gpu| decide(*gpu, true)).collect();
-    for name in mig_managers.keys() {
-        let again = repartitions.keys().filter(|k| k.node.as_str() == name).map(|k| k.uuid.as_str()).collect();
-        wait_for_others(fleet, plan, name, &again, &mut decisions, &decide);
+    for name in requests.keys() {
+        let again = repartitions.keys().filter(|k| k.node == *name).map(|k| k.uuid.as_str()).collect();
+        wait_for_others(fleet, plan, name.as_str(), &again, &mut decisions, &decide);
     }
     for name in plugin_configs::whole_nodes(fleet, plan) {
         wait_for_others(fleet, plan, name, &BTreeSet::new(), &mut decisions, &decide);
@@ -141,7 +140,7 @@ fn wait_for_others(
     let node = GpuKey { node: name.into(), uuid: "".into() }..;
     let here = decisions.range(node.clone()).take_while(|(k, _)| k.node.as_str() == name);
     let here: BTreeMap<&str, &ChangeDecision> = here.map(|(k, d)| (k.uuid.as_str(), d)).collect();
-    if fleet.gpu_nodes.get(name).is_some_and(|n| mig_manager::partitions_too_early(n, &here, again)) {
+    if fleet.gpu_nodes.get(name).is_some_and(|n| partitioner::partitions_too_early(n, &here, again)) {
         wait_all(plan, name, decisions, decide);
     }
 }
@@ -160,7 +159,7 @@ fn decision(
     (key, gpu): (&GpuKey, &GpuPlan),
     others_idle: bool,
 ) -> Option<ChangeDecision> {
-    let ChangeInputs { inventory, ownership, plan, windows, mig_managers, stages: _ } = inputs;
+    let ChangeInputs { inventory, ownership, plan, windows, requests, stages: _ } = inputs;
     let (fleet, name) = (inventory.fleet, key.node.as_str());
     let node = fleet.gpu_nodes.get(name).filter(|_| !inventory.lagging.contains(name))?;
     // the agent has to know first whether it partitions
@@ -168,7 +167,7 @@ fn decision(
         return None;
     }
     let pool = fleet.pools.iter().find(|p| p.name_any() == gpu.pool.as_str())?;
-    let spec = spec_of(fleet, key);
+    let spec = node.spec.gpus.iter().find(|g| g.uuid == key.uuid.as_str());
     let deadline = spec.and_then(|s| s.change.as_ref()?.evict_after.as_ref()).map(|t| t.0);
     let pods = shared.pods.on_node(name);
     let (pods, allocatable) = (pod_facts(fleet, &pods, deadline, inventory.refusals), fleet.allocatable(name));
@@ -176,9 +175,6 @@ fn decision(
         Some(Ok(window)) => *window,
         _ => Window::Closed { next: None },
     };
-    let mig_manager = mig_managers
-        .get(name)
-        .map(|m| MigManagerContext { state: &m.state, recreate: plan.repartitions.get(key).map(String::as_str) });
     let liveness = fleet.liveness(name);
     let mut decision = change::step(&ChangeObservation {
         now: inventory.now,
@@ -195,7 +191,9 @@ fn decision(
         others_idle,
         agent_alive: liveness.is_alive(),
         alive_since: liveness.since.filter(|_| liveness.is_alive()),
-        mig_manager,
+        partitioner: of(node.spec.partitioner),
+        request: requests.get(name).map(|request| &request.state),
+        recreate: plan.repartitions.get(key).map(String::as_str),
         staged: shared.staged.contains_key(key),
         waits: match shared.staged.get(key) {
             Some(why) => Some(why),
@@ -283,10 +281,6 @@ pub fn cancelled_evictions(
     cancelled
 }
 
-fn spec_of<'a>(fleet: &'a Fleet, key: &GpuKey) -> Option<&'a GpuSpec> {
-    fleet.gpu_nodes.get(key.node.as_str())?.spec.gpus.iter().find(|g| g.uuid == key.uuid.as_str())
-}
-
 /// GPUs that may begin a change now, by each pool's limit; the stage of a rollout keeps others from it, with the reason.
 fn admitted<'a>(inputs: &ChangeInputs<'a>) -> (BTreeSet<&'a GpuKey>, BTreeMap<&'a GpuKey, Arc<str>>) {
     let ChangeInputs { inventory, ownership, plan, stages, .. } = *inputs;
@@ -313,13 +307,10 @@ fn admitted<'a>(inputs: &ChangeInputs<'a>) -> (BTreeSet<&'a GpuKey>, BTreeMap<&'
         let found = fleet.pools.iter().find(|p| p.name_any() == pool.as_str());
         found.map(|p| p.spec.disruption.max_unavailable.clone())
     };
-    let managed = |candidates: &[ChangeCandidate<&GpuKey>]| {
-        let mut nodes = candidates.iter().filter_map(|c| fleet.gpu_nodes.get(c.gpu.node.as_str()));
-        nodes.any(|node| is_managed(node))
-    };
+    let whole = |gpu: &GpuKey| fleet.gpu_nodes.get(gpu.node.as_str()).is_some_and(|node| is_whole(node));
     let shared = plugin_configs::whole_nodes(fleet, plan.plan);
     let admit = |(pool, candidates): (&PoolName, Vec<ChangeCandidate<&'a GpuKey>>)| {
-        Some(if managed(&candidates) {
+        Some(if candidates.iter().any(|c| whole(c.gpu)) {
             change::admit_node(&candidates, &plan.repartitions)
         } else if candidates.iter().any(|c| shared.contains(c.gpu.node.as_str())) {
             // the rest of a node joins at any time: its config holds for all GPUs

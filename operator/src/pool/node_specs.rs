@@ -15,13 +15,14 @@ use kube::ResourceExt as _;
 use super::{
     inventory::Inventory,
     ownership::{Assigned, Ownership},
+    partitioner::Requests,
     visits::Names,
 };
 use crate::plan::{GpuKey, NodeName};
 use gputenancy_engine::{
     change::{ChangeDecision, Eviction},
     fleet::Fleet,
-    mig_manager::{self, MigManagerDecision},
+    partitioner::{self, RequestDecision},
     plugin::{self, PluginDecision, PluginObservation},
     projection::SlimNode,
 };
@@ -41,8 +42,8 @@ pub struct GpuWork {
 pub struct NodeDecisions<'a> {
     /// Steps of changes, by GPU.
     pub decisions: &'a BTreeMap<GpuKey, ChangeDecision>,
-    /// What MIG managers do, by node.
-    pub mig_managers: &'a BTreeMap<String, MigManagerDecision>,
+    /// Requests for nodes that are partitioned as a whole.
+    pub requests: &'a Requests,
     /// The nodes that are visited.
     pub visited: &'a Names,
     /// Pods that bypass the memory limit of their share, by node.
@@ -55,7 +56,7 @@ pub fn work(
     inventory: &Inventory<'_>,
     cached: &Fleet,
     ownership: &Ownership,
-    NodeDecisions { decisions, mig_managers, visited, bypass }: &NodeDecisions<'_>,
+    NodeDecisions { decisions, requests, visited, bypass }: &NodeDecisions<'_>,
 ) -> BTreeMap<NodeName, GpuWork> {
     let mut by_node: BTreeMap<&str, Vec<(&str, &ChangeDecision)>> = BTreeMap::new();
     for (key, decision) in *decisions {
@@ -68,20 +69,20 @@ pub fn work(
     };
     let gpu_nodes = visited.iter().filter_map(|name| fleet.gpu_nodes.get_key_value(name));
     for (name, node) in gpu_nodes.filter(readable) {
-        let (here, manager) = (by_node.remove(name.as_str()).unwrap_or_default(), mig_managers.get(name));
+        let (here, request) = (by_node.remove(name.as_str()).unwrap_or_default(), requests.get(name.as_str()));
         let written = cached.gpu_nodes.get(name);
-        let same = manager.is_none()
+        let same = request.is_none()
             && written.is_some_and(|n| Arc::ptr_eq(n, node))
             && keeps_spec(ownership, (name, &node.spec), ownership.is_pooled(name), &here);
-        let spec = (!same).then(|| spec(inventory, ownership, (name, node), &here, manager));
+        let spec = (!same).then(|| spec(inventory, ownership, (name, node), &here, request));
         let spec = spec.filter(|spec| written.map(|n| &n.spec) != Some(spec));
-        let events = manager.map(|m| ChangeDecision { events: m.events.clone(), ..ChangeDecision::default() });
+        let events = request.map(|r| ChangeDecision { events: r.events.clone(), ..ChangeDecision::default() });
         let evictions = bypass.get(name.as_str());
         let evictions = evictions.map(|e| ChangeDecision { evictions: e.clone(), ..ChangeDecision::default() });
         let others = events.filter(has_work).into_iter().chain(evictions);
         let decisions: Vec<ChangeDecision> =
             here.into_iter().map(|(_, d)| d).filter(|d| has_work(d)).cloned().chain(others).collect();
-        let pooled = ownership.is_pooled(name) || mig_manager::awaits_answer(node);
+        let pooled = ownership.is_pooled(name) || partitioner::awaits_answer(node);
         let kubernetes_node = fleet.nodes.get(name).filter(|_| !ownership.is_conflicting(name));
         let plugin = kubernetes_node.map(|n| plugin::step(&observation(inventory.now, (n, node), pooled)));
         let plugin = plugin.unwrap_or_default();
@@ -108,7 +109,7 @@ fn spec(
     ownership: &Ownership,
     (name, node): (&str, &GpuNode),
     decisions: &[(&str, &ChangeDecision)],
-    manager: Option<&MigManagerDecision>,
+    request: Option<&RequestDecision>,
 ) -> GpuNodeSpec {
     let (fleet, pooled) = (inventory.fleet, ownership.is_pooled(name));
     let mut gpus: BTreeMap<&str, GpuSpec> = node.spec.gpus.iter().map(|g| (g.uuid.as_str(), g.clone())).collect();
@@ -123,19 +124,19 @@ fn spec(
             gpus.insert(uuid, spec.clone());
         }
     }
-    let mig_manager = manager.map_or_else(|| node.spec.mig_manager.clone(), |m| m.run.clone());
+    let mig_manager = request.map_or_else(|| node.spec.mig_manager.clone(), |r| r.run.clone());
     let mut spec = GpuNodeSpec { gpus: in_order(node, gpus), mig_manager, ..node.spec.clone() };
     let Assigned { partitioner, advertiser, allocation, enforcement } = ownership.assigned(name, &node.spec);
     (spec.partitioner, spec.advertiser) = (partitioner, advertiser);
     (spec.allocation, spec.enforcement) = (allocation, enforcement);
-    let engaged = kubernetes_node.is_some_and(|n| mig_manager::is_engaged(node, n.labels()));
+    let engaged = kubernetes_node.is_some_and(|n| partitioner::is_engaged(node, n.labels()));
     if spec.gpus.is_empty() && !pooled && spec.mig_manager.is_none() && !engaged {
         (spec.partitioner, spec.advertiser) = (Partitioner::default(), Advertiser::default());
         (spec.allocation, spec.enforcement) = (AllocationPolicy::default(), ShareMinimum::default());
     } else if spec.partitioner != node.spec.partitioner {
         spec.gpus.iter_mut().filter_map(|g| g.change.as_mut()).for_each(|c| restart_deadlines(c, inventory.now));
     }
-    if spec.partitioner != Partitioner::MigManager && !ownership.is_conflicting(name) {
+    if partitioner::of(spec.partitioner).whole_node().is_none() && !ownership.is_conflicting(name) {
         spec.mig_manager = None;
     }
     spec
@@ -214,6 +215,6 @@ pub fn is_releasable(fleet: &Fleet, node: &GpuNode, uuid: &str, spec: &GpuSpec) 
         matches!(s.step, AgentStep::Steady | AgentStep::Unmanaged | AgentStep::Failed | AgentStep::LeftAlone)
     });
     let half_done = matches!(change, Some(ChangePhase::Partitioning | ChangePhase::RollingBack)) && !(fresh && rests);
-    // NVIDIA's MIG manager carries out a request with or without a pool: until then the GPU may still change
-    idle && !half_done && !mig_manager::awaits_answer(node) && fleet.answers(&node.name_any())
+    // a request is carried out with or without a pool: until then the GPU may still change
+    idle && !half_done && !partitioner::awaits_answer(node) && fleet.answers(&node.name_any())
 }

@@ -8,7 +8,7 @@ use kube::ResourceExt as _;
 
 use super::{node_states::NodeStates, visits::Names};
 use crate::plan::{NodeName, PoolName, membership};
-use gputenancy_engine::{fleet::Fleet, mig_manager};
+use gputenancy_engine::{fleet::Fleet, partitioner};
 
 /// The owners of the GPUs of each node.
 #[derive(Debug, Default)]
@@ -85,12 +85,12 @@ impl Ownership {
             let (gpu_node, selecting) = (fleet.gpu_nodes.get(name), members.remove(name.as_str()));
             let foreign = states.foreign(name).map(|foreign| foreign.by);
             if let Some(gpu_node) = gpu_node {
-                // two pools, or none any more, or a MIG manager that has yet to answer: until that is settled everything stays as it is
+                // two pools, or none any more, or a request that has no answer yet: until that is settled everything stays as it is
                 let pool = match selecting.as_deref() {
                     Some([pool]) => pools.get(pool.as_str()).copied(),
                     _ => None,
                 };
-                let engaged = || fleet.nodes.get(name).is_some_and(|n| mig_manager::is_engaged(gpu_node, n.labels()));
+                let engaged = || fleet.nodes.get(name).is_some_and(|n| partitioner::is_engaged(gpu_node, n.labels()));
                 let assigned = assigned(gpu_node, pool, foreign.is_some(), engaged);
                 if assigned != Assigned::from(&gpu_node.spec) {
                     self.reassigned.insert(name.as_str().into(), assigned);

@@ -11,7 +11,7 @@ use gputenancy_engine::{
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use super::{fleet_plan::FleetPlan, inventory::Inventory, mig_manager, ownership::Ownership};
+use super::{fleet_plan::FleetPlan, inventory::Inventory, ownership::Ownership, partitioner};
 use crate::plan::{self, GpuKey, GpuPlan, NodeName};
 
 /// What the plan wants of a GPU, and what keeps it from it.
@@ -56,8 +56,8 @@ pub fn planned_gpus<'a>(
         let changing = phase.is_some_and(|p| p < ChangePhase::RolledBack) && holds_slot(liveness, inventory.now);
         // a GPU that is not listed yet has no devices, and waits for no slot unless it must be partitioned
         let target = plan.target(key, gpu);
-        // another placement alone is no change where the MIG manager places
-        let kept = || mig_manager::keeps(fleet, key, target);
+        // another placement alone is no change where the component chooses it
+        let kept = || partitioner::keeps(fleet, key, target);
         let differs = |target: &Layout| spec.is_some_and(|s| !plan::has_layout(s, target));
         let wanted = gpu.changed && !kept() || plan.repartitions.contains_key(key) || target.is_some_and(differs);
         // what cannot begin must not be admitted in place of another GPU

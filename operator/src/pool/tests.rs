@@ -73,7 +73,7 @@ fn fleet(pools: &[&str]) -> Fleet {
         .into(),
         dra: BTreeSet::new(),
         pods: BTreeMap::new(),
-        mig_configs: gputenancy_engine::mig_manager::MigConfigs::default(),
+        mig_configs: gputenancy_engine::partitioner::MigConfigs::default(),
         plugin_configs: gputenancy_engine::plugin::PluginConfigs::default(),
         agent_pods: None,
     }

@@ -11,7 +11,7 @@ use std::{
 
 use gputenancy_crds::{GpuNode, GpuPoolSpec, GpuProfileSpec};
 use gputenancy_engine::{
-    fleet::Fleet, liveness::AgentPod, mig_manager::MigConfigs, plugin::PluginConfigs, projection::SlimNode,
+    fleet::Fleet, liveness::AgentPod, partitioner::MigConfigs, plugin::PluginConfigs, projection::SlimNode,
 };
 use kube::{Resource, ResourceExt as _};
 

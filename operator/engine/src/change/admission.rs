@@ -36,7 +36,7 @@ pub fn admit<K: Clone + Ord>(gpus: &[ChangeCandidate<K>], max_unavailable: &IntO
     waiting.map(|g| g.gpu.clone()).collect::<BTreeSet<_>>().into_iter().take(headroom).collect()
 }
 
-/// GPUs of a pool with `partitioner: MigManager` that may begin a change now: all that need one, of one node at a time. While a node
+/// GPUs of a pool whose nodes are partitioned as a whole that may begin a change now: all that need one, of one node at a time. While a node
 /// changes, only its GPUs in `repartitioned` join, because they are repartitioned with the others.
 pub fn admit_node<'a>(
     gpus: &[ChangeCandidate<&'a GpuKey>],

@@ -151,10 +151,10 @@ fn failure(
     }
 }
 
-/// The first new device of each profile. NVIDIA's MIG manager recreates all of them.
+/// The first new device of each profile. A node that is partitioned as a whole has new ones only.
 fn canary_devices<'a>(ctx: &ChangeContext<'_>, change: &'a Change) -> Vec<CanaryDevice<'a>> {
     let Change { from, to, .. } = change;
-    let all_new = ctx.observation.mig_manager.is_some() || from.mig != to.mig;
+    let all_new = ctx.whole_node().is_some() || from.mig != to.mig;
     let same = |a: &InstanceSpec, b: &InstanceSpec| (a.start, &a.profile) == (b.start, &b.profile);
     let is_new = |i: &&InstanceSpec| to.mig && (all_new || !from.instances.iter().any(|f| same(f, i)));
     let mut new: Vec<&InstanceSpec> = to.instances.iter().filter(is_new).collect();
@@ -204,7 +204,7 @@ fn differing(ctx: &ChangeContext<'_>, change: &Change) -> Vec<i32> {
     let kept = |i: &InstanceSpec, number: i32| {
         let form = |i: &InstanceSpec| (i.start, i.profile.clone(), i.resource.clone(), i.replicas.is_some());
         let same = |f: &InstanceSpec| form(f) == form(i) && f.numbers().contains(&number);
-        ctx.observation.mig_manager.is_none() && from.mig && from.instances.iter().any(same)
+        ctx.whole_node().is_none() && from.mig && from.instances.iter().any(same)
     };
     let new = |i: &InstanceSpec| i.numbers().into_iter().filter(|n| !kept(i, *n)).collect::<Vec<_>>();
     to.instances.iter().flat_map(new).collect()

@@ -9,7 +9,6 @@ use gputenancy_plan::{PodName, plain, seen};
 use k8s_openapi::jiff::Timestamp;
 
 use super::types::{ChangeObservation, PodFacts};
-use crate::mig_manager::Shape;
 
 /// One GPU at one moment.
 pub(super) struct ChangeContext<'a> {
@@ -102,11 +101,15 @@ impl<'a> ChangeContext<'a> {
         self.devices().into_iter().filter(|d| recreated || !d.stays_in(to)).collect()
     }
 
-    /// NVIDIA's MIG manager recreates all instances of a GPU that it partitions.
+    /// Name of the component that partitions the node as a whole.
+    pub fn whole_node(&self) -> Option<&'static str> {
+        self.observation.partitioner.whole_node()
+    }
+
+    /// All instances are recreated, whether their places stay or not.
     fn is_recreated(&self, to: &Layout) -> bool {
-        let Some(manager) = &self.observation.mig_manager else { return false };
-        let same_layout = manager.recreate.is_some() || self.change().is_some_and(|c| c.from == c.to);
-        same_layout || Shape::of(to) != Shape::seen(self.state)
+        let same_layout = || self.observation.recreate.is_some() || self.change().is_some_and(|c| c.from == c.to);
+        self.observation.partitioner.recreates(self.state, to) || (self.whole_node().is_some() && same_layout())
     }
 
     /// Starts of devices that the spec lists, that `to` lacks and that do not exist now, as after a power cycle: the agent is about to

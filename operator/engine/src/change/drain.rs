@@ -15,7 +15,7 @@ use super::{
     rollback::{plain_target, roll_back},
     types::{ChangeDecision, Eviction, EvictionNotice, PodController, PodFacts},
 };
-use crate::{duration::stamp, mig_manager::Shape};
+use crate::duration::stamp;
 
 /// Most pods and processes that a message names, and most processes of a device: an agent reports them without limit.
 const MOST_NAMED: usize = 16;
@@ -118,11 +118,10 @@ fn may_revise(ctx: &ChangeContext<'_>, change: &Change) -> bool {
     change.phase < ChangePhase::Evicting || change.intent != ctx.observation.intent
 }
 
-/// NVIDIA's MIG manager recreates the same layout.
+/// The same layout is recreated.
 fn is_recreation(ctx: &ChangeContext<'_>, change: &Change) -> bool {
-    let differs = Shape::of(&change.to) != Shape::seen(ctx.state);
-    let manager = ctx.observation.mig_manager.as_ref();
-    change.from == change.to && manager.is_some_and(|m| m.recreate.is_some() || differs)
+    let differs = ctx.observation.partitioner.recreates(ctx.state, &change.to);
+    change.from == change.to && (ctx.observation.recreate.is_some() || differs)
 }
 
 /// Pods to evict that are not terminating yet.

@@ -26,12 +26,12 @@ pub use policy::Policy;
 pub use settled::waits_to_retry;
 pub use types::{
     CanaryOutcome, CanaryPod, CanaryRequest, ChangeDecision, ChangeObservation, ChangeProgress, Eviction,
-    EvictionNotice, MigManagerContext, PodController, PodFacts, Refusal,
+    EvictionNotice, PodController, PodFacts, Refusal,
 };
 pub use window::{Window, WindowError, Windows};
 
-/// Whether [`step`] decides nothing for this GPU while its target stays the same and no MIG manager partitions it. Most GPUs are at
-/// rest, and this is cheaper than to gather what a step is decided from.
+/// Whether [`step`] decides nothing for this GPU while its target stays the same and its node is not partitioned as a whole. Most GPUs are
+/// at rest, and this is cheaper than to gather what a step is decided from.
 pub fn is_at_rest(node: &GpuNode, uuid: &str, target: Option<&Layout>) -> bool {
     let Some(spec) = node.spec.gpus.iter().find(|g| g.uuid == uuid) else { return false };
     let state = node.status.iter().flat_map(|s| &s.gpus).find(|g| g.uuid == uuid);

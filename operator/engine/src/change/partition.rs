@@ -8,20 +8,18 @@ use super::{
     context::ChangeContext,
     draft::Draft,
     failure::{Failure, activity},
-    rollback::{fall_back, mig_manager_progress, partition_deadline, stick, timeout},
+    rollback::{fall_back, partition_deadline, progress, stick, timeout},
     types::ChangeDecision,
 };
 
-/// Requests the new layout from the agent, or for the whole node from NVIDIA's MIG manager.
+/// Requests the new layout of the GPU, or of the whole node.
 pub(super) fn request(ctx: &ChangeContext<'_>, mut draft: Draft<'_>, to: &Layout) -> ChangeDecision {
     if !ctx.observation.others_idle {
         draft.phase(ChangePhase::Idle);
-        let as_a_whole = match ctx.observation.mig_manager {
-            Some(_) => "MIG manager partitions",
-            None => "device plugin shares",
-        };
+        let shares = || "NVIDIA's device plugin shares".to_owned();
+        let component = ctx.whole_node().map_or_else(shares, |name| format!("{name} partitions"));
         return draft.done(format!(
-            "idle; NVIDIA's {as_a_whole} the node as a whole: waiting until its other changing GPUs are idle too"
+            "idle; {component} the node as a whole: waiting until its other changing GPUs are idle too"
         ));
     }
     draft.layout(to).hold(ctx.added(to)).phase(ChangePhase::Partitioning).requeue_at(partition_deadline(ctx));
@@ -31,7 +29,7 @@ pub(super) fn request(ctx: &ChangeContext<'_>, mut draft: Draft<'_>, to: &Layout
 pub(super) fn partitioning(ctx: &ChangeContext<'_>, change: &Change) -> ChangeDecision {
     let mut draft = Draft::of(ctx);
     let timeout = timeout(ctx, change);
-    match mig_manager_progress(ctx) {
+    match progress(ctx) {
         Some(Ok(progress)) => return draft.done(progress),
         Some(Err(failure)) => return fall_back(ctx, draft, change, &failure),
         None => {}

@@ -13,12 +13,12 @@ use super::{
     failure::{Failure, activity},
     types::ChangeDecision,
 };
-use crate::mig_manager::MigManagerState;
+use crate::partitioner::RequestState;
 
 pub(super) fn rolling_back(ctx: &ChangeContext<'_>, change: &Change) -> ChangeDecision {
     let mut draft = Draft::of(ctx);
     let timeout = timeout(ctx, change);
-    match mig_manager_progress(ctx) {
+    match progress(ctx) {
         Some(Ok(progress)) => return draft.done(format!("restoring the old layout: {progress}")),
         Some(Err(failure)) => return stick(draft, failure.reason, &both(&change.reason, &failure.message)),
         None => {}
@@ -69,8 +69,8 @@ pub(super) fn roll_back(
     reason: &str,
 ) -> ChangeDecision {
     let from = plain(change.from.clone());
-    // NVIDIA's MIG manager may partition at any time after a request
-    let requested = ctx.observation.mig_manager.is_some() && change.phase >= ChangePhase::Partitioning;
+    // a node as a whole may be partitioned at any time after a request
+    let requested = ctx.whole_node().is_some() && change.phase >= ChangePhase::Partitioning;
     let hold = if requested { from.starts() } else { ctx.added(&from) };
     draft
         .layout(&from)
@@ -93,24 +93,24 @@ fn both(first: &str, then: &str) -> String {
     if first != then && first.contains(then) { first.to_owned() } else { format!("{first}; then {then}") }
 }
 
-/// Progress of NVIDIA's MIG manager unless it has finished, or its failure.
-pub(super) fn mig_manager_progress(ctx: &ChangeContext<'_>) -> Option<Result<String, Failure>> {
-    let manager = ctx.observation.mig_manager.as_ref()?;
+/// Progress of the request for the whole node unless it is done, or its failure.
+pub(super) fn progress(ctx: &ChangeContext<'_>) -> Option<Result<String, Failure>> {
+    let request = ctx.observation.request?;
     if ctx.fresh && ctx.state.health == Health::Lost {
         return Some(Err(Failure::lost()));
     }
-    match manager.state {
-        MigManagerState::Done => None,
-        MigManagerState::InProgress(message) => Some(Ok(message.clone())),
-        MigManagerState::Failed { reason, message } => {
+    match request {
+        RequestState::Done => None,
+        RequestState::InProgress(message) => Some(Ok(message.clone())),
+        RequestState::Failed { reason, message } => {
             Some(Err(Failure { reason: *reason, message: message.clone(), fatal: false }))
         }
     }
 }
 
-/// End of the present phase; `None` while NVIDIA's MIG manager partitions, which has its own timeouts.
+/// End of the present phase; `None` while the node is partitioned as a whole: a request has timeouts of its own.
 pub(super) fn timeout(ctx: &ChangeContext<'_>, change: &Change) -> Option<Timestamp> {
-    if ctx.observation.mig_manager.is_some() && change.phase != ChangePhase::Verifying {
+    if ctx.whole_node().is_some() && change.phase != ChangePhase::Verifying {
         return None;
     }
     ctx.counted_from(change.phase_since.0).checked_add(ctx.observation.policy.partition_timeout).ok()

@@ -28,14 +28,9 @@ pub(super) fn steady(ctx: &ChangeContext<'_>) -> ChangeDecision {
     }
     match plain_target(ctx) {
         Some(target) if ctx.spec.is_none() || ctx.present() != target => begin(ctx, &target),
-        _ if ctx.spec.is_some() && recreate(ctx).is_some() => begin(ctx, &ctx.present()),
+        _ if ctx.spec.is_some() && ctx.observation.recreate.is_some() => begin(ctx, &ctx.present()),
         _ => ChangeDecision::default(),
     }
-}
-
-/// Why NVIDIA's MIG manager has to recreate the GPU's layout, if so.
-fn recreate<'c>(ctx: &'c ChangeContext<'_>) -> Option<&'c str> {
-    ctx.observation.mig_manager.as_ref().and_then(|m| m.recreate)
 }
 
 fn is_lost(ctx: &ChangeContext<'_>) -> bool {
@@ -70,7 +65,7 @@ pub(super) fn rolled_back(ctx: &ChangeContext<'_>, change: &Change) -> ChangeDec
     if is_lost(ctx) {
         return lost(ctx);
     }
-    if recreate(ctx).is_some() && !ctx.shows(&ctx.present()) {
+    if ctx.observation.recreate.is_some() && !ctx.shows(&ctx.present()) {
         // the old layout has disappeared again
         return begin(ctx, &ctx.present());
     }
@@ -91,16 +86,16 @@ pub(super) fn rolled_back(ctx: &ChangeContext<'_>, change: &Change) -> ChangeDec
     }
 }
 
-/// The failure, and where NVIDIA's MIG manager partitions, the time of the retry.
+/// The failure, and where the node is partitioned as a whole, the time of the retry.
 fn with_retry(ctx: &ChangeContext<'_>, change: &Change, retry: Option<Timestamp>) -> String {
-    let again = retry.filter(|_| ctx.observation.mig_manager.is_some());
+    let again = retry.filter(|_| ctx.whole_node().is_some());
     again.map_or_else(|| change.reason.clone(), |at| format!("{}; retried at {at}", change.reason))
 }
 
-/// The target is another layout than the one that failed. A failure of NVIDIA's MIG manager seldom depends on the layout: there only
-/// an edit of profiles, pools or tenants counts.
+/// The target is another layout than the one that failed. A failure about the whole node seldom depends on the layout: there only an edit
+/// of profiles, pools or tenants counts.
 fn is_another(ctx: &ChangeContext<'_>, change: &Change, target: &Layout) -> bool {
-    let edited = ctx.observation.mig_manager.is_none() || change.intent != ctx.observation.intent;
+    let edited = ctx.whole_node().is_none() || change.intent != ctx.observation.intent;
     edited && *target != plain(change.to.clone())
 }
 
@@ -132,15 +127,14 @@ pub(super) fn stuck(ctx: &ChangeContext<'_>, change: &Change) -> ChangeDecision 
         }
     }
     if ctx.fresh && ctx.healthy() && retry.is_none_or(|at| at <= ctx.observation.now) {
-        let by_manager = ctx.observation.mig_manager.is_some();
         let phase = match forward {
             false => ChangePhase::RollingBack,
-            true if by_manager && !ctx.shows(&present) => ChangePhase::Partitioning,
+            true if ctx.whole_node().is_some() && !ctx.shows(&present) => ChangePhase::Partitioning,
             true if on_trial => ChangePhase::Canary,
             true => ChangePhase::Verifying,
         };
         if phase == ChangePhase::Partitioning {
-            // no pod may get what NVIDIA's MIG manager is about to recreate
+            // no pod may get what is about to be recreated
             draft.hold(present.starts());
         }
         draft.phase(phase);
@@ -166,11 +160,11 @@ fn retry_at(change: &Change, policy: &Policy) -> Option<Timestamp> {
     change.phase_since.0.checked_add(wait.min(LONGEST_RETRY.max(policy.retry_after))).ok()
 }
 
-/// Failed changes on other GPUs of the same node, where NVIDIA's MIG manager partitions and the intent is the same: what failed there
-/// would fail here.
+/// Failed changes on other GPUs of the same node, where it is partitioned as a whole and the intent is the same: what failed there would
+/// fail here.
 fn failed_on_node<'c>(ctx: &'c ChangeContext<'_>) -> impl Iterator<Item = &'c Change> {
     let seen = ctx.observation;
-    let others = seen.node.spec.gpus.iter().filter(|g| seen.mig_manager.is_some() && g.uuid != seen.uuid);
+    let others = seen.node.spec.gpus.iter().filter(|g| ctx.whole_node().is_some() && g.uuid != seen.uuid);
     let failed = |c: &&Change| c.phase >= ChangePhase::RolledBack && c.failures > 0 && c.intent == seen.intent;
     others.filter_map(|g| g.change.as_ref()).filter(failed)
 }
@@ -198,17 +192,18 @@ fn begin(ctx: &ChangeContext<'_>, target: &Layout) -> ChangeDecision {
     }
     let latest = failed_on_node(ctx).max_by_key(|c| (retry_at(c, seen.policy), c.failures));
     let retry = latest.and_then(|c| retry_at(c, seen.policy));
-    if let Some(at) = retry.filter(|at| *at > seen.now && *target != ctx.present()) {
+    let retry = retry.filter(|at| *at > seen.now && *target != ctx.present());
+    if let (Some(component), Some(at)) = (ctx.whole_node(), retry) {
         draft.requeue_at(Some(at));
         return draft.pending(format!(
-            "Pending: NVIDIA's MIG manager partitions the node as a whole, and its last change failed: retried at {at}, or as soon \
-             as a profile, pool or tenant changes"
+            "Pending: {component} partitions the node as a whole, and its last change failed: retried at {at}, or as soon as a profile, \
+             pool or tenant changes"
         ));
     }
     if let Some(why) = seen.waits {
         return draft.pending(why);
     }
-    let reason = recreate(ctx).filter(|_| *target == ctx.present()).unwrap_or(seen.reason);
+    let reason = seen.recreate.filter(|_| *target == ctx.present()).unwrap_or(seen.reason);
     let own = ctx.change().filter(|c| !is_another(ctx, c, target));
     let failures = own.into_iter().chain(failed_on_node(ctx)).map(|c| c.failures).max().unwrap_or(0);
     let phase = if busy && !seen.policy.notice.is_zero() { ChangePhase::Noticed } else { ChangePhase::Held };

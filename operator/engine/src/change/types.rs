@@ -7,7 +7,10 @@ use gputenancy_plan::PodName;
 use k8s_openapi::jiff::Timestamp;
 
 use super::policy::Policy;
-use crate::{event::EventMessage, mig_manager::MigManagerState};
+use crate::{
+    event::EventMessage,
+    partitioner::{Partitioner, RequestState},
+};
 
 /// All that a step depends on, for one GPU.
 #[derive(Clone, Debug)]
@@ -41,21 +44,16 @@ pub struct ChangeObservation<'a> {
     pub alive_since: Option<Timestamp>,
     /// Where the node changes as a whole: all its other GPUs that have to change are idle as well.
     pub others_idle: bool,
-    /// Where NVIDIA's MIG manager partitions the node.
-    pub mig_manager: Option<MigManagerContext<'a>>,
+    /// The component that partitions the node.
+    pub partitioner: &'static dyn Partitioner,
+    /// State of the request for the node, if that component takes one.
+    pub request: Option<&'a RequestState>,
+    /// Why the GPU is recreated though its layout stays, if it is.
+    pub recreate: Option<&'a str>,
     /// The stage of a rollout forbids the target: a change in progress must not be redirected to it.
     pub staged: bool,
     /// Why the change may not begin now; `None`: it may.
     pub waits: Option<&'a str>,
-}
-
-/// What a change needs to know of NVIDIA's MIG manager, which partitions a node as a whole.
-#[derive(Clone, Debug)]
-pub struct MigManagerContext<'a> {
-    /// What became of the request.
-    pub state: &'a MigManagerState,
-    /// Why the GPU is recreated though its layout stays, if it is.
-    pub recreate: Option<&'a str>,
 }
 
 /// What the machine needs to know of a pod.

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use gputenancy_crds::Partitioner;
 use gputenancy_plan::ConflictingOwner;
 
+use crate::partitioner;
+
 /// The properties of a node by which another owner is detected.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnershipSigns<'a> {
@@ -22,12 +24,6 @@ pub struct OwnershipSigns<'a> {
     pub newer_release: bool,
 }
 
-/// Label by which the GPU Operator deploys its MIG manager on a node; `false`: not deployed.
-pub const DEPLOY_MIG_MANAGER: &str = "nvidia.com/gpu.deploy.mig-manager";
-/// Label with the layout that the MIG manager applies.
-pub const MIG_CONFIG: &str = "nvidia.com/mig.config";
-/// Label with the MIG manager's status.
-pub const MIG_CONFIG_STATE: &str = "nvidia.com/mig.config.state";
 /// Label by which nos partitions a node.
 pub const NOS_PARTITIONING: &str = "nos.nebuly.com/gpu-partitioning";
 /// Annotation in which `HAMi` keeps its own record of a node's GPUs.
@@ -48,7 +44,7 @@ pub fn conflicting_owner(signs: OwnershipSigns<'_>) -> Option<ConflictingOwner> 
         .or_else(|| dra(signs))
         .or_else(|| hami(signs))
         .or_else(|| nos(signs))
-        .or_else(|| mig_manager(signs))
+        .or_else(|| partitioner::conflict(signs.partitioner, signs.labels))
 }
 
 /// Virtual machines use the GPUs of a hypervisor.
@@ -96,27 +92,6 @@ fn nos(signs: OwnershipSigns<'_>) -> Option<ConflictingOwner> {
         by: "nos",
         sign: format!("label {NOS_PARTITIONING}={kind} is set"),
         remedy: format!("remove label {NOS_PARTITIONING} from the node, or take it out of the pool"),
-    })
-}
-
-/// The MIG manager repartitions whole nodes, but only those with the label of a layout.
-fn mig_manager(signs: OwnershipSigns<'_>) -> Option<ConflictingOwner> {
-    if signs.partitioner != Partitioner::Agent {
-        return None;
-    }
-    let config = signs.labels.get(MIG_CONFIG)?;
-    // without the GPU Operator no label deploys it, but its status label shows that it runs
-    let evidence = match signs.labels.get(DEPLOY_MIG_MANAGER).map(String::as_str) {
-        Some("false") => return None,
-        Some(_) => DEPLOY_MIG_MANAGER,
-        None => signs.labels.get_key_value(MIG_CONFIG_STATE).map(|(key, _)| key.as_str())?,
-    };
-    Some(ConflictingOwner {
-        by: "NVIDIA's MIG manager",
-        sign: format!("labels {MIG_CONFIG}={config} and {evidence} are set"),
-        remedy: format!(
-            "label the node {DEPLOY_MIG_MANAGER}=false, or take it out of the pool, or give the pool spec.partitioner MigManager"
-        ),
     })
 }
 

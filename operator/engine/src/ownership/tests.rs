@@ -1,3 +1,7 @@
+use gputenancy_crds::names::{
+    DEPLOY_MIG_MANAGER_LABEL as DEPLOY_MIG_MANAGER, MIG_CONFIG_LABEL as MIG_CONFIG, MIG_STATE_LABEL as MIG_CONFIG_STATE,
+};
+
 use super::*;
 
 fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {

@@ -111,7 +111,9 @@ impl World {
             agent_alive: self.alive,
             alive_since: self.alive_since,
             others_idle: true,
-            mig_manager: None,
+            partitioner: gputenancy_engine::partitioner::of(gputenancy_crds::Partitioner::Agent),
+            request: None,
+            recreate: None,
             staged: self.staged,
             waits: (!self.may_start).then_some(LIMIT_REACHED),
         })

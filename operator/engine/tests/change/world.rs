@@ -250,7 +250,9 @@ impl World {
             agent_alive: self.agent_alive(),
             alive_since: Some(self.alive_since),
             others_idle: true,
-            mig_manager: None,
+            partitioner: gputenancy_engine::partitioner::of(gputenancy_crds::Partitioner::Agent),
+            request: None,
+            recreate: None,
             waits: None,
             staged: false,
         });

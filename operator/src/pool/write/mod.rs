@@ -6,9 +6,9 @@
 mod budget;
 mod canary;
 mod labels;
-mod mig_manager;
 mod node;
 mod object;
+mod partition_request;
 mod plugin;
 mod plugin_configs;
 mod pods;
@@ -37,11 +37,8 @@ use crate::{
     metrics::Metrics,
     plan::NodeName,
 };
-use gputenancy_crds::{names, reasons::Reason};
-use gputenancy_engine::{
-    fleet::Fleet,
-    mig_manager::{MigConfigError, MigConfigs},
-};
+use gputenancy_crds::reasons::Reason;
+use gputenancy_engine::{fleet::Fleet, partitioner::MigConfigError};
 pub use object::{Finished, ObjectWrite, Target};
 pub use queue::{WriteQueue, unless_panicked};
 pub use state::NodeState;
@@ -68,7 +65,7 @@ pub enum WriteError {
         OBJECT_TIMEOUT.as_secs()
     )]
     Timeout,
-    /// The layouts for NVIDIA's MIG manager cannot be rendered.
+    /// The layouts cannot be rendered.
     #[error(transparent)]
     Layouts(#[from] MigConfigError),
 }
@@ -135,27 +132,24 @@ pub struct FleetWriter {
 pub struct Namespaces {
     /// The operator's: canary pods are there.
     pub home: String,
-    /// Of the layouts for NVIDIA's MIG manager.
+    /// Of the layouts for requests.
     pub layouts: String,
     /// Of the configs for NVIDIA's device plugin.
     pub plugin_configs: String,
 }
 
 impl FleetWriter {
-    async fn publish_layouts(&self, configs: &MigConfigs) -> Result<(), WriteError> {
-        let text = configs.render()?;
-        let namespace = &self.namespaces.layouts;
-        let object = ConfigMap {
-            metadata: ObjectMeta {
-                name: Some(names::MIG_CONFIG_MAP.to_owned()),
-                namespace: Some(namespace.clone()),
-                ..ObjectMeta::default()
-            },
-            data: Some([(names::MIG_CONFIG_KEY.to_owned(), text)].into()),
-            ..ConfigMap::default()
-        };
-        let applied = self.writer.apply(Part::MigManager, &object).await;
-        applied.map(drop).map_err(failed(format!("writing ConfigMap {namespace}/{}", names::MIG_CONFIG_MAP)))
+    async fn publish(
+        &self,
+        part: Part,
+        (namespace, name): (&str, &str),
+        data: BTreeMap<String, String>,
+    ) -> Result<(), WriteError> {
+        let metadata =
+            ObjectMeta { name: Some(name.to_owned()), namespace: Some(namespace.to_owned()), ..ObjectMeta::default() };
+        let object = ConfigMap { metadata, data: Some(data), ..ConfigMap::default() };
+        let applied = self.writer.apply(part, &object).await;
+        applied.map(drop).map_err(failed(format!("writing ConfigMap {namespace}/{name}")))
     }
 
     async fn report(

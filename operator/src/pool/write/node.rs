@@ -9,18 +9,15 @@ use kube::ResourceExt as _;
 use serde_json::json;
 
 use super::{
-    Outcome, WriteError, Written, canary, failed, labels, mig_manager, plugin, pods,
+    Outcome, WriteError, Written, canary, failed, labels, partition_request, plugin, pods,
     state::{NodeContext, NodeState},
 };
 use crate::{
     apply::Part,
     plan::{NodeName, PodName},
-    pool::{
-        canary::OrphanedCanary, decide::FleetDecision, labels::Labels, mig_manager::MigManagerRequest,
-        node_specs::GpuWork, taints::TaintChange,
-    },
+    pool::{canary::OrphanedCanary, decide::FleetDecision, labels::Labels, node_specs::GpuWork, taints::TaintChange},
 };
-use gputenancy_engine::{change::ChangeDecision, fleet::Fleet};
+use gputenancy_engine::{change::ChangeDecision, fleet::Fleet, partitioner::RequestDecision};
 
 /// What is written about one Node.
 #[derive(Default)]
@@ -62,7 +59,7 @@ pub struct GpuNodeWrite {
     pool_label: bool,
     work: GpuWork,
     orphaned_canaries: Vec<OrphanedCanary>,
-    mig_manager: Option<MigManagerRequest>,
+    request: Option<RequestDecision>,
     cancelled_evictions: Vec<(PodName, String)>,
 }
 
@@ -79,8 +76,8 @@ impl GpuNodeWrite {
         for (node, canaries) in std::mem::take(&mut decision.orphaned_canaries) {
             writes.entry(node).or_default().orphaned_canaries = canaries;
         }
-        for (node, request) in std::mem::take(&mut decision.mig_manager_requests) {
-            writes.entry(node).or_default().mig_manager = Some(request);
+        for (node, request) in std::mem::take(&mut decision.requests) {
+            writes.entry(node).or_default().request = Some(request);
         }
         for (pod, uid) in std::mem::take(&mut decision.cancelled_evictions) {
             let node = fleet.pods.get(&pod).and_then(|p| p.spec.node_name.as_deref()).unwrap_or_default();
@@ -91,7 +88,7 @@ impl GpuNodeWrite {
 
     /// Writes everything about one `GpuNode`. A failure does not keep later steps from being done, unless they depend on it.
     pub(super) async fn steps(self, node: NodeContext<'_>, state: &mut NodeState, outcome: &mut Outcome) {
-        let Self { pool_label, work, orphaned_canaries, mig_manager, cancelled_evictions } = self;
+        let Self { pool_label, work, orphaned_canaries, request, cancelled_evictions } = self;
         if pool_label {
             outcome.record(labels::copy_pool(node, pool_of(node.fleet, node.name.as_str())).await);
         }
@@ -103,8 +100,8 @@ impl GpuNodeWrite {
             }
         }
         outcome.record(worked);
-        if let Some(request) = mig_manager {
-            outcome.record(mig_manager::request(node, request).await);
+        if let Some(request) = request {
+            outcome.record(partition_request::write(node, request).await);
         }
         for (pod, uid) in cancelled_evictions {
             state.notices.remove(&uid);

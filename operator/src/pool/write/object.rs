@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use gputenancy_crds::{GpuProfile, GpuProfileStatus, reasons};
+use gputenancy_crds::{GpuProfile, GpuProfileStatus, names, reasons};
 use gputenancy_service::events::EventType;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{Resource as _, ResourceExt as _};
@@ -16,7 +16,7 @@ use tracing::Instrument as _;
 use super::{
     FleetWriter, Outcome, Written, failed,
     node::{GpuNodeWrite, NodeWrite},
-    plugin_configs,
+    partition_request, plugin_configs,
     state::{EvictedPods, NodeContext, NodeState},
     status::{self, PoolWrite},
     within,
@@ -26,12 +26,12 @@ use crate::{
     plan::NodeName,
     pool::{decide::FleetDecision, plugin_configs::ConfigsWrite},
 };
-use gputenancy_engine::{fleet::Fleet, mig_manager::MigConfigs};
+use gputenancy_engine::{fleet::Fleet, partitioner::MigConfigs};
 
 /// An object that decisions write, in the order in which they are written: GPUs first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Target {
-    /// The layouts for NVIDIA's MIG manager.
+    /// The `ConfigMap` of layouts.
     MigConfigs,
     /// The configs for NVIDIA's device plugin.
     PluginConfigs,
@@ -48,7 +48,7 @@ pub enum Target {
 impl Display for Target {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
-            Self::MigConfigs => f.write_str("layouts for NVIDIA's MIG manager"),
+            Self::MigConfigs => write!(f, "ConfigMap {}", names::MIG_CONFIG_MAP),
             Self::PluginConfigs => f.write_str("configs for NVIDIA's device plugin"),
             Self::Pool(name) => write!(f, "GpuPool {name}"),
             Self::Profile(name) => write!(f, "GpuProfile {name}"),
@@ -96,7 +96,7 @@ impl Target {
 
 /// What is written about an object.
 pub enum ObjectWrite {
-    /// The layouts for NVIDIA's MIG manager.
+    /// The `ConfigMap` of layouts.
     MigConfigs(MigConfigs),
     /// The configs for NVIDIA's device plugin.
     PluginConfigs(ConfigsWrite),
@@ -190,7 +190,7 @@ impl ObjectWrite {
     ) {
         match self {
             Self::MigConfigs(configs) => {
-                outcome.record(writer.publish_layouts(&configs).await.map(|()| Written::Done));
+                outcome.record(partition_request::publish(writer, &configs).await);
             }
             Self::PluginConfigs(configs) => outcome.record(plugin_configs::publish(writer, configs).await),
             Self::Pool(name, write) => {

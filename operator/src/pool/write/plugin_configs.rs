@@ -2,20 +2,15 @@
 
 use gputenancy_crds::{names, reasons};
 use gputenancy_service::events::EventType;
-use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
-use kube::api::ObjectMeta;
+use k8s_openapi::api::core::v1::ObjectReference;
 
-use super::{FleetWriter, WriteError, Written, failed};
+use super::{FleetWriter, WriteError, Written};
 use crate::{apply::Part, pool::plugin_configs::ConfigsWrite};
 
 /// Writes the `ConfigMap`, and reports what another client has changed in it.
 pub async fn publish(writer: &FleetWriter, write: ConfigsWrite) -> Result<Written, WriteError> {
     let (namespace, name) = (&writer.namespaces.plugin_configs, names::DEVICE_PLUGIN_CONFIG_MAP);
-    let metadata =
-        ObjectMeta { name: Some(name.to_owned()), namespace: Some(namespace.clone()), ..ObjectMeta::default() };
-    let object = ConfigMap { metadata, data: Some(write.configs.data().clone()), ..ConfigMap::default() };
-    let applied = writer.writer.apply(Part::DevicePlugin, &object).await;
-    applied.map_err(failed(format!("writing ConfigMap {namespace}/{name}")))?;
+    writer.publish(Part::DevicePlugin, (namespace, name), write.configs.data().clone()).await?;
     if !write.repaired.is_empty() {
         let regarding = ObjectReference {
             api_version: Some("v1".to_owned()),

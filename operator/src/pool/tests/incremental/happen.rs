@@ -139,7 +139,7 @@ pub fn happen(world: &mut World, step: &Step) {
             }
         }
         Step::Configs => {
-            world.fleet.mig_configs = gputenancy_engine::mig_manager::MigConfigs::default();
+            world.fleet.mig_configs = gputenancy_engine::partitioner::MigConfigs::default();
             world.fleet.plugin_configs = gputenancy_engine::plugin::PluginConfigs::default();
         }
         Step::Mark(at) => toggle(&mut world.marks, NODES[*at], || "nvidia.com/gpu=:NoSchedule".to_owned()),

@@ -8,7 +8,7 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::SignedDuration}
 
 use super::{
     config::{base, is_ours, twin},
-    types::{MigManagerDecision, MigManagerObservation, MigManagerState, MigManagerTimeouts},
+    types::{RequestDecision, RequestObservation, RequestState, RequestTimeouts},
     view::NodeContext,
 };
 use crate::{duration::stamp, event::EventMessage};
@@ -17,19 +17,19 @@ use crate::{duration::stamp, event::EventMessage};
 const ATTEMPTS: i32 = 2;
 
 /// Decides what to do now about the MIG manager of one node.
-pub fn step(observation: &MigManagerObservation<'_>) -> MigManagerDecision {
+pub fn step(observation: &RequestObservation<'_>) -> RequestDecision {
     let node = NodeContext::of(observation);
-    Request { observation, node, decision: MigManagerDecision::default() }.step()
+    Request { observation, node, decision: RequestDecision::default() }.step()
 }
 
 struct Request<'a> {
-    observation: &'a MigManagerObservation<'a>,
+    observation: &'a RequestObservation<'a>,
     node: NodeContext<'a>,
-    decision: MigManagerDecision,
+    decision: RequestDecision,
 }
 
 impl Request<'_> {
-    fn step(mut self) -> MigManagerDecision {
+    fn step(mut self) -> RequestDecision {
         let run = self.observation.node.spec.mig_manager.clone();
         if !self.node.draining() && !self.node.acting() {
             return self.idle(run);
@@ -57,7 +57,7 @@ impl Request<'_> {
     }
 
     /// No change waits for the MIG manager. It may be partitioning all the same, and get stuck: it applies its label whenever it starts.
-    fn idle(mut self, run: Option<MigManagerRun>) -> MigManagerDecision {
+    fn idle(mut self, run: Option<MigManagerRun>) -> RequestDecision {
         let ours = self.node.label.filter(|l| is_ours(l) && self.node.busy()).map(str::to_owned);
         let paused = self.paused().next().is_some();
         let requested = [MigManagerStep::Asked, MigManagerStep::Working, MigManagerStep::Checking];
@@ -82,7 +82,7 @@ impl Request<'_> {
     }
 
     /// Begins to request the layout of this name. The layout to roll back to was published together with the one that failed.
-    fn begin(self, name: String, published: Option<Time>) -> MigManagerDecision {
+    fn begin(self, name: String, published: Option<Time>) -> RequestDecision {
         let config = if self.node.label == Some(name.as_str()) { twin(&name) } else { name };
         let published = published.unwrap_or_else(|| self.now());
         let run = self.run(config, MigManagerStep::Publishing, published);
@@ -95,7 +95,7 @@ impl Request<'_> {
     }
 
     /// Sets the label to the name of the present layout, so that the MIG manager has nothing to do, now and when it restarts.
-    fn rename(self, run: Option<MigManagerRun>) -> MigManagerDecision {
+    fn rename(self, run: Option<MigManagerRun>) -> RequestDecision {
         let name = self.node.config().name();
         match run.filter(|r| base(&r.config) == name) {
             Some(run) if run.step == MigManagerStep::Publishing => self.publish(run),
@@ -104,7 +104,7 @@ impl Request<'_> {
         }
     }
 
-    fn publish(self, mut run: MigManagerRun) -> MigManagerDecision {
+    fn publish(self, mut run: MigManagerRun) -> RequestDecision {
         let timeouts = self.observation.patience;
         if !self.observation.published.has(&run.config) {
             // the time to sync counts from the publication
@@ -138,7 +138,7 @@ impl Request<'_> {
         self.wait(run, message)
     }
 
-    fn request(mut self, mut run: MigManagerRun) -> MigManagerDecision {
+    fn request(mut self, mut run: MigManagerRun) -> RequestDecision {
         let timeouts = self.observation.patience;
         if self.node.label != Some(run.config.as_str()) {
             self.decision.label = Some(run.config.clone());
@@ -180,7 +180,7 @@ impl Request<'_> {
     }
 
     /// Sets the layout's other name: the MIG manager acts only when the value changes.
-    fn repeat(mut self, mut run: MigManagerRun, why: &str) -> MigManagerDecision {
+    fn repeat(mut self, mut run: MigManagerRun, why: &str) -> RequestDecision {
         run.config = twin(&run.config);
         run.since = self.now();
         run.step = MigManagerStep::Asked;
@@ -190,7 +190,7 @@ impl Request<'_> {
     }
 
     /// The request has failed; it is repeated once a change is retried.
-    fn failed(mut self, mut run: MigManagerRun) -> MigManagerDecision {
+    fn failed(mut self, mut run: MigManagerRun) -> RequestDecision {
         if self.node.retried_since(run.since.0) {
             run.config = twin(&run.config);
             (run.unanswered, run.reason) = (0, String::new());
@@ -198,29 +198,28 @@ impl Request<'_> {
             return self.publish(run);
         }
         self.unpause(true);
-        self.decision.state =
-            MigManagerState::Failed { reason: reasons::MIG_MANAGER_FAILED, message: run.reason.clone() };
+        self.decision.state = RequestState::Failed { reason: reasons::MIG_MANAGER_FAILED, message: run.reason.clone() };
         self.decision.run = Some(run);
         self.decision
     }
 
-    fn fail(mut self, mut run: MigManagerRun, reason: Reason, message: String) -> MigManagerDecision {
+    fn fail(mut self, mut run: MigManagerRun, reason: Reason, message: String) -> RequestDecision {
         self.enter(&mut run, MigManagerStep::GaveUp);
         run.reason = message.chars().take(1000).collect();
         self.event(reason, &message);
-        self.decision.state = MigManagerState::Failed { reason, message };
+        self.decision.state = RequestState::Failed { reason, message };
         self.decision.run = Some(run);
         self.decision
     }
 
-    fn wait(mut self, run: MigManagerRun, message: impl Into<String>) -> MigManagerDecision {
-        let MigManagerTimeouts { answer, config_sync, notice } = self.observation.patience;
+    fn wait(mut self, run: MigManagerRun, message: impl Into<String>) -> RequestDecision {
+        let RequestTimeouts { answer, config_sync, notice } = self.observation.patience;
         let acting = self.node.acting_since();
         let ends = [(&run.since, answer), (&run.since, notice), (&run.published, config_sync)];
         let ends = ends.into_iter().chain(acting.iter().map(|since| (since, answer)));
         let ends = ends.filter_map(|(since, timeout)| since.0.checked_add(timeout).ok());
         self.decision.requeue_at = ends.filter(|at| *at > self.observation.now).min();
-        self.decision.state = MigManagerState::InProgress(message.into());
+        self.decision.state = RequestState::InProgress(message.into());
         self.decision.run = Some(run);
         self.decision
     }

@@ -6,6 +6,7 @@
 
 mod adopt;
 mod config;
+mod effects;
 mod node;
 mod step;
 #[cfg(test)]
@@ -15,7 +16,9 @@ mod view;
 
 pub use adopt::{adopted, placed};
 pub use config::{MigConfig, MigConfigError, MigConfigs, Shape, base, is_ours, twin};
-pub use node::{awaits_answer, is_engaged, is_managed};
+pub use effects::{REPARTITIONED_WITH_NODE, effects};
+pub(super) use node::MigManager;
+pub use node::{awaits_answer, conflict, is_engaged};
 pub use step::step;
-pub use types::{MigManagerDecision, MigManagerObservation, MigManagerState, MigManagerTimeouts};
+pub use types::{RequestDecision, RequestObservation, RequestState, RequestTimeouts};
 pub use view::{configs, sweeps};

@@ -7,7 +7,7 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
 use super::{
     config::{MigConfig, Shape, base, is_ours},
-    types::MigManagerObservation,
+    types::RequestObservation,
 };
 
 /// A GPU in PCI order.
@@ -31,7 +31,7 @@ pub(super) struct NodeContext<'a> {
 }
 
 impl<'a> NodeContext<'a> {
-    pub fn of(observation: &MigManagerObservation<'a>) -> Self {
+    pub fn of(observation: &RequestObservation<'a>) -> Self {
         let observed = observation.node.status.as_ref().and_then(|s| s.observed_generation);
         let label = |name: &str| observation.labels.get(name).map(String::as_str);
         Self {

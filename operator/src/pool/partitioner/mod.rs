@@ -1,7 +1,7 @@
-//! Nodes that NVIDIA's MIG manager partitions: such a node changes as a whole.
+//! Nodes that a component partitions as a whole, at requests of the operator: such a node changes as a whole.
 
 #[cfg(test)]
-mod mig_effects_tests;
+mod effects_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -20,26 +20,24 @@ use crate::plan::{GpuKey, NodeName, Plan, PoolName, plain};
 use gputenancy_engine::{
     change,
     fleet::Fleet,
-    mig_effects::REPARTITIONED_WITH_NODE,
-    mig_manager::{
-        self, MigConfigs, MigManagerDecision, MigManagerTimeouts, Shape, base, is_managed, is_ours, placed, sweeps,
+    partitioner::{
+        self, MigConfigs, REPARTITIONED_WITH_NODE, RequestDecision, RequestObservation, RequestTimeouts, Shape, base,
+        is_ours, is_whole, placed, sweeps,
     },
 };
 
-/// Labels of a Node that are written for NVIDIA's MIG manager.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MigManagerRequest {
-    /// Value for `nvidia.com/mig.config`.
-    pub config: Option<String>,
-    /// Labels of the GPU Operator's parts that are set back to `true`.
-    pub unpause: BTreeSet<String>,
+/// What is decided about requests, by node.
+pub type Requests = BTreeMap<NodeName, RequestDecision>;
+
+/// The nodes that are partitioned as a whole.
+fn whole(fleet: &Fleet) -> impl Iterator<Item = (&String, &Arc<GpuNode>)> {
+    fleet.gpu_nodes.iter().filter(|(_, node)| is_whole(node))
 }
 
-/// The fleet with placements as the MIG manager chose them; `None`: as it is.
+/// The fleet with placements as the components chose them; `None`: as it is.
 pub fn adopted(fleet: &Fleet) -> Option<Fleet> {
-    let managed = fleet.gpu_nodes.iter().filter(|(_, node)| is_managed(node));
-    let differing: Vec<_> =
-        managed.filter_map(|(name, node)| Some((name.clone(), Arc::new(mig_manager::adopted(node)?)))).collect();
+    let adopted = |(name, node): (&String, &Arc<GpuNode>)| Some((name.clone(), partitioner::adopted(node)?.into()));
+    let differing: Vec<_> = whole(fleet).filter_map(adopted).collect();
     (!differing.is_empty()).then(|| {
         let mut fleet = fleet.clone();
         fleet.gpu_nodes.extend(differing);
@@ -47,69 +45,59 @@ pub fn adopted(fleet: &Fleet) -> Option<Fleet> {
     })
 }
 
-/// What to do about each MIG manager, by node.
-pub fn decisions(inventory: &Inventory<'_>, plan: &Plan) -> BTreeMap<String, MigManagerDecision> {
+/// What to do about the request for each node.
+pub fn requests(inventory: &Inventory<'_>, plan: &Plan) -> Requests {
     let Inventory { fleet, now, lagging, .. } = *inventory;
-    let mut managed = fleet.gpu_nodes.iter().filter(|(name, n)| is_managed(n) && !lagging.contains(*name)).peekable();
-    if managed.peek().is_none() {
+    let mut nodes = whole(fleet).filter(|(name, _)| !lagging.contains(*name)).peekable();
+    if nodes.peek().is_none() {
         return BTreeMap::new();
     }
     let pools: BTreeMap<&str, &PoolName> = plan.gpus.iter().map(|(key, gpu)| (key.node.as_str(), &gpu.pool)).collect();
     let decide = |(name, node): (&String, &Arc<GpuNode>)| {
         let labels = fleet.nodes.get(name)?.labels();
         let pool = pools.get(name.as_str()).and_then(|pool| fleet.pools.iter().find(|p| pool.as_str() == p.name_any()));
-        let mut rules = pool.and_then(|p| p.spec.mig_manager.clone()).unwrap_or_default();
-        // a deleted pool takes its rules with it: the timeout of the request stays
-        let kept = node.spec.mig_manager.as_ref().and_then(|run| run.timeout.clone()).filter(|_| pool.is_none());
-        rules.timeout = kept.unwrap_or(rules.timeout);
-        let decision = mig_manager::step(&mig_manager::MigManagerObservation {
+        let decision = partitioner::step(&RequestObservation {
             now,
             node,
             labels,
             agent_alive: fleet.answers(name),
             published: &fleet.mig_configs,
-            patience: MigManagerTimeouts::from(&rules),
+            patience: RequestTimeouts::of(pool, node.spec.mig_manager.as_ref()),
         });
-        Some((name.clone(), decision))
+        Some((name.as_str().into(), decision))
     };
-    managed.filter_map(decide).collect()
+    nodes.filter_map(decide).collect()
 }
 
-/// Labels to be written for the MIG managers.
-pub fn requests(decisions: &BTreeMap<String, MigManagerDecision>) -> BTreeMap<NodeName, MigManagerRequest> {
-    let request = |d: &MigManagerDecision| MigManagerRequest { config: d.label.clone(), unpause: d.unpause.clone() };
-    let requests = decisions.iter().map(|(node, d)| (NodeName::from(node.as_str()), request(d)));
-    requests.filter(|(_, request)| *request != MigManagerRequest::default()).collect()
+/// Those for which labels are to be written.
+pub fn with_labels(requests: &Requests) -> Requests {
+    let written = requests.iter().filter(|(_, r)| r.label.is_some() || !r.unpause.is_empty());
+    written.map(|(node, request)| (node.clone(), request.clone())).collect()
 }
 
 /// The layouts that have to be published, if they differ from those that are.
-pub fn configs(fleet: &Fleet, managers: &BTreeMap<String, MigManagerDecision>) -> Option<MigConfigs> {
-    let unused = !fleet.gpu_nodes.values().any(|n| is_managed(n)) && fleet.mig_configs == MigConfigs::default();
-    if unused {
+pub fn configs(fleet: &Fleet, requests: &Requests) -> Option<MigConfigs> {
+    if whole(fleet).next().is_none() && fleet.mig_configs == MigConfigs::default() {
         return None;
     }
     let mut wanted = MigConfigs::default();
-    for node in fleet.gpu_nodes.values().filter(|n| is_managed(n)) {
-        for config in mig_manager::configs(node) {
-            wanted.add(&config);
-        }
-    }
+    whole(fleet).flat_map(|(_, node)| partitioner::configs(node)).for_each(|config| wanted.add(&config));
     // a MIG manager that starts again reads the label again
     let labels = fleet.nodes.values().filter_map(|n| n.labels().get(names::MIG_CONFIG_LABEL).cloned());
-    let runs = managers.values().filter_map(|d| d.run.as_ref()).map(|r| r.config.clone());
+    let runs = requests.values().filter_map(|d| d.run.as_ref()).map(|r| r.config.clone());
     for name in labels.chain(runs).filter(|name| is_ours(name)) {
         wanted.keep(&fleet.mig_configs, base(&name));
     }
     (wanted != fleet.mig_configs).then_some(wanted)
 }
 
-/// The layouts that the plan wants where the MIG manager partitions, with the placements that it would leave as they are.
+/// The layouts that the plan wants on nodes that are partitioned as a whole, with the placements that would stay as they are.
 pub fn targets(fleet: &Fleet, plan: &Plan) -> BTreeMap<GpuKey, Layout> {
-    if !fleet.gpu_nodes.values().any(|n| is_managed(n)) {
+    if whole(fleet).next().is_none() {
         return BTreeMap::new();
     }
     let target = |(key, gpu): (&GpuKey, &crate::plan::GpuPlan)| {
-        let node = fleet.gpu_nodes.get(key.node.as_str()).filter(|n| is_managed(n))?;
+        let node = fleet.gpu_nodes.get(key.node.as_str()).filter(|n| is_whole(n))?;
         let target = plain(gpu.target.as_deref()?.clone());
         let same = state_of(node, key.uuid.as_str()).filter(|s| target.mig && Shape::of(&target) == Shape::seen(s));
         Some((key.clone(), same.map_or_else(|| target.clone(), |s| placed(&target, s))))
@@ -117,9 +105,9 @@ pub fn targets(fleet: &Fleet, plan: &Plan) -> BTreeMap<GpuKey, Layout> {
     plan.gpus.iter().filter_map(target).collect()
 }
 
-/// Does the MIG manager partition this GPU, and does it have what the plan wants in some placement?
+/// Is the node of this GPU partitioned as a whole, and has the GPU what the plan wants in some placement?
 pub fn keeps(fleet: &Fleet, key: &GpuKey, target: Option<&Layout>) -> bool {
-    let node = fleet.gpu_nodes.get(key.node.as_str()).filter(|n| is_managed(n));
+    let node = fleet.gpu_nodes.get(key.node.as_str()).filter(|n| is_whole(n));
     let state = node.and_then(|n| state_of(n, key.uuid.as_str()));
     state.is_some_and(|s| target.is_none_or(|t| Shape::of(t) == Shape::seen(s)))
 }
@@ -127,7 +115,7 @@ pub fn keeps(fleet: &Fleet, key: &GpuKey, target: Option<&Layout>) -> bool {
 /// GPUs that have to be partitioned again though their layout stays, with the reason.
 pub fn repartitions(fleet: &Fleet) -> BTreeMap<GpuKey, String> {
     let mut again = BTreeMap::new();
-    for (name, node) in fleet.gpu_nodes.iter().filter(|(name, n)| is_managed(n) && fleet.answers(name)) {
+    for (name, node) in whole(fleet).filter(|(name, _)| fleet.answers(name)) {
         let key = |uuid: &str| GpuKey { node: name.as_str().into(), uuid: uuid.into() };
         // what has not begun may not begin for long
         let wanted = |state: &GpuState| match spec_of(node, &state.uuid).and_then(|s| s.change.as_ref()) {

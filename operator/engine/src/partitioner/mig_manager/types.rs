@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gputenancy_crds::{GpuNode, MigManagerRules, MigManagerRun, reasons::Reason};
+use gputenancy_crds::{GpuNode, GpuPool, MigManagerRun, reasons::Reason};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::{duration::or_seconds, event::EventMessage};
 
 /// All that a step depends on, for one node.
 #[derive(Clone, Debug)]
-pub struct MigManagerObservation<'a> {
+pub struct RequestObservation<'a> {
     /// The time.
     pub now: Timestamp,
     /// Its `GpuNode`.
@@ -21,12 +21,12 @@ pub struct MigManagerObservation<'a> {
     /// Layouts that are in the `ConfigMap`.
     pub published: &'a super::config::MigConfigs,
     /// Timeouts of the pool.
-    pub patience: MigManagerTimeouts,
+    pub patience: RequestTimeouts,
 }
 
 /// Timeouts of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MigManagerTimeouts {
+pub struct RequestTimeouts {
     /// For a response, or for the end of `pending`.
     pub answer: SignedDuration,
     /// For kubelet to sync the `ConfigMap` into the MIG manager's container.
@@ -35,10 +35,13 @@ pub struct MigManagerTimeouts {
     pub notice: SignedDuration,
 }
 
-impl From<&MigManagerRules> for MigManagerTimeouts {
-    fn from(rules: &MigManagerRules) -> Self {
+impl RequestTimeouts {
+    /// Those of a pool; without one, as after its deletion, the request keeps its timeout.
+    pub fn of(pool: Option<&GpuPool>, request: Option<&MigManagerRun>) -> Self {
+        let rules = pool.and_then(|p| p.spec.mig_manager.clone()).unwrap_or_default();
+        let kept = request.filter(|_| pool.is_none()).and_then(|run| run.timeout.as_ref());
         Self {
-            answer: or_seconds(&rules.timeout, 1200),
+            answer: or_seconds(kept.unwrap_or(&rules.timeout), 1200),
             config_sync: or_seconds(&rules.config_sync, 90),
             notice: SignedDuration::from_secs(20),
         }
@@ -47,11 +50,11 @@ impl From<&MigManagerRules> for MigManagerTimeouts {
 
 /// What to do for one node; idempotent.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct MigManagerDecision {
+pub struct RequestDecision {
     /// The new journal, written before the rest is done.
     pub run: Option<MigManagerRun>,
     /// State of the request, for the changes of the GPUs of the node.
-    pub state: MigManagerState,
+    pub state: RequestState,
     /// Value for the label `nvidia.com/mig.config`.
     pub label: Option<String>,
     /// Labels of components that the MIG manager has left paused; set back to `true`.
@@ -64,7 +67,7 @@ pub struct MigManagerDecision {
 
 /// State of the request, as the changes of the GPUs of the node see it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum MigManagerState {
+pub enum RequestState {
     /// NVML shows the requested layout, and the MIG manager has finished.
     #[default]
     Done,

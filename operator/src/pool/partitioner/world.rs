@@ -23,7 +23,7 @@ use crate::{
 };
 use gputenancy_engine::{
     fleet::{Fleet, Refusals},
-    mig_manager::{MigConfigs, Shape, base, is_engaged, is_managed},
+    partitioner::{MigConfigs, Shape, base, is_engaged, is_whole},
 };
 
 /// What the MIG manager does wrong the next time that it carves.
@@ -197,13 +197,13 @@ impl World {
 
     /// The operator passes and does so many of the things that it has decided before it crashes. False: there was nothing to do.
     pub fn operate(&mut self, things: usize) -> bool {
-        let FleetDecision { nodes, mig_manager_requests, mig_configs, .. } = self.passes();
+        let FleetDecision { nodes, requests, mig_configs, .. } = self.passes();
         let mut left = things;
         let mut next = || {
             left = left.saturating_sub(1);
             left > 0
         };
-        let idle = nodes.is_empty() && mig_manager_requests.is_empty() && mig_configs.is_none();
+        let idle = nodes.is_empty() && requests.is_empty() && mig_configs.is_none();
         if let Some(configs) = mig_configs.filter(|_| next()) {
             self.fleet.mig_configs = MigConfigs::parse(&configs.render().unwrap());
         }
@@ -219,10 +219,10 @@ impl World {
                 ));
                 let node = Arc::make_mut(self.fleet.gpu_nodes.get_mut("n").unwrap());
                 assert_ne!(node.spec, spec, "a write that changes nothing");
-                let before = is_managed(node);
+                let before = is_whole(node);
                 node.spec = spec;
                 *node.metadata.generation.as_mut().unwrap() += 1;
-                let let_go = before && !is_managed(node);
+                let let_go = before && !is_whole(node);
                 assert!(!let_go || self.paused().is_empty(), "let go with paused parts: {:#?}", self.story);
             }
             for decision in work.decisions {
@@ -237,11 +237,11 @@ impl World {
                 }
             }
         }
-        for (_, ask) in mig_manager_requests {
+        for (_, ask) in requests {
             if !next() {
                 return true;
             }
-            if let Some(config) = ask.config {
+            if let Some(config) = ask.label {
                 self.set_label(names::MIG_CONFIG_LABEL, &config);
             }
             for label in ask.unpause {
@@ -475,7 +475,7 @@ impl World {
     /// The layout that the label names is the one that is there.
     pub fn label_is_true(&self) -> bool {
         let name = self.label(names::MIG_CONFIG_LABEL).unwrap();
-        gputenancy_engine::mig_manager::MigConfig::new(&self.shapes()).name() == base(&name)
+        gputenancy_engine::partitioner::MigConfig::new(&self.shapes()).name() == base(&name)
     }
 }
 

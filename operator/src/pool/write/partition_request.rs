@@ -1,20 +1,28 @@
-//! Labels nodes for NVIDIA's MIG manager.
+//! Layouts that requests name, and the labels of a node that a request consists of.
 
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Map, Value, json};
 
-use super::{WriteError, Written, failed, state::NodeContext};
-use crate::{apply::Part, pool::mig_manager::MigManagerRequest};
+use super::{FleetWriter, WriteError, Written, failed, state::NodeContext};
+use crate::apply::Part;
 use gputenancy_crds::names;
+use gputenancy_engine::partitioner::{MigConfigs, RequestDecision};
+
+/// Writes the `ConfigMap` of layouts.
+pub async fn publish(writer: &FleetWriter, configs: &MigConfigs) -> Result<Written, WriteError> {
+    let (namespace, data) = (&writer.namespaces.layouts, (names::MIG_CONFIG_KEY.to_owned(), configs.render()?));
+    writer.publish(Part::Partitioner, (namespace, names::MIG_CONFIG_MAP), [data].into()).await?;
+    Ok(Written::Done)
+}
 
 /// Sets the label that requests a layout, and starts what was left paused.
-pub async fn request(node: NodeContext<'_>, request: MigManagerRequest) -> Result<Written, WriteError> {
+pub async fn write(node: NodeContext<'_>, request: RequestDecision) -> Result<Written, WriteError> {
     let (writer, name) = (&node.writer.writer, node.name.as_str());
-    if let Some(config) = request.config {
+    if let Some(config) = request.label {
         let fields = json!({"metadata": {"labels": {names::MIG_CONFIG_LABEL: config}}});
-        let applied = writer.apply_fields::<Node>(Part::MigManager, name, fields).await;
-        applied.map_err(failed("writing the label for NVIDIA's MIG manager"))?;
+        let applied = writer.apply_fields::<Node>(Part::Partitioner, name, fields).await;
+        applied.map_err(failed(format!("writing label {}", names::MIG_CONFIG_LABEL)))?;
     }
     let known = node.fleet.nodes.get(name).filter(|_| !request.unpause.is_empty());
     let Some(known) = known else { return Ok(Written::Done) };
@@ -25,6 +33,6 @@ pub async fn request(node: NodeContext<'_>, request: MigManagerRequest) -> Resul
     match writer.merge(&Api::<Node>::all(writer.client()), name, &fields).await {
         Ok(_) => Ok(Written::Done),
         Err(kube::Error::Api(status)) if status.is_conflict() => Ok(Written::Again),
-        Err(error) => Err(failed("starting what NVIDIA's MIG manager left paused")(error)),
+        Err(error) => Err(failed("starting paused components of the GPU Operator")(error)),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gputenancy_engine::mig_effects::mig_manager_effects;
+use gputenancy_engine::partitioner::effects;
 
 use super::{world::World, *};
 use crate::plan::{GpuPlan, PodName, Snapshot, plan};
@@ -11,7 +11,7 @@ use crate::plan::{GpuPlan, PodName, Snapshot, plan};
 fn plans(world: &World) -> (Plan, BTreeMap<GpuKey, GpuPlan>) {
     let (snapshot, _) = Snapshot::read(&world.fleet.cluster_at(world.now));
     let plan = plan(&snapshot);
-    let effects = mig_manager_effects(&world.fleet, &snapshot, &plan);
+    let effects = effects((&world.fleet.pools, &world.fleet.gpu_nodes), &snapshot, &plan);
     (plan, effects)
 }
 

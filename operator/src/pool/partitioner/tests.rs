@@ -5,7 +5,7 @@ use k8s_openapi::jiff::SignedDuration;
 use proptest::prelude::*;
 
 use super::world::{Fault, World};
-use gputenancy_engine::mig_manager::{Shape, awaits_answer};
+use gputenancy_engine::partitioner::{Shape, awaits_answer};
 
 /// Two halves on the first GPU, or where the planner puts them.
 fn settled() -> World {
@@ -42,7 +42,7 @@ fn a_guarantee_is_carved_by_the_mig_manager_and_its_placements_are_taken_over() 
     assert!(world.label_is_true());
     let pass = world.passes();
     assert!(
-        pass.nodes.is_empty() && pass.mig_manager_requests.is_empty() && pass.mig_configs.is_none(),
+        pass.nodes.is_empty() && pass.requests.is_empty() && pass.mig_configs.is_none(),
         "nothing is written at rest"
     );
 }

@@ -6,26 +6,28 @@ use std::{
     sync::Arc,
 };
 
-use gputenancy_crds::{GpuNode, GpuState, Partitioner};
+use gputenancy_crds::{GpuNode, GpuPool, GpuState};
 use gputenancy_plan::{Evicted, GpuKey, GpuPlan, NodeName, Plan, PoolName, Snapshot, Why, plain, snapshot::Node};
 use kube::ResourceExt as _;
 
-use crate::{
-    fleet::Fleet,
-    mig_manager::{Shape, placed, sweeps},
-};
+use super::{adopt::placed, config::Shape, view::sweeps};
+use crate::partitioner::of;
 
 /// Why a GPU with an unchanged layout is repartitioned.
 pub const REPARTITIONED_WITH_NODE: &str =
     "NVIDIA's MIG manager changes the MIG mode of another GPU of the node and repartitions this GPU as well";
 
-/// The plan of GPUs of pools with `partitioner: MigManager`, where it differs from the planner's: all pods on a repartitioned GPU are
+/// The plan of GPUs of nodes that are partitioned as a whole, where it differs from the planner's: all pods on a repartitioned GPU are
 /// evicted, GPUs that are repartitioned with others change too, and a change of placement alone is no change.
-pub fn mig_manager_effects(fleet: &Fleet, snapshot: &Snapshot, plan: &Plan) -> BTreeMap<GpuKey, GpuPlan> {
-    let managed = fleet.pools.iter().filter(|p| p.spec.partitioner == Partitioner::MigManager);
-    let pools: BTreeSet<PoolName> = managed.map(|p| p.name_any().into()).collect();
-    let nodes = snapshot.nodes.iter().filter(|(_, node)| pools.contains(&node.pool));
-    let agreed = nodes.filter_map(|(name, node)| Some((name, node, fleet.gpu_nodes.get(name.as_str())?)));
+pub fn effects(
+    (pools, nodes): (&[GpuPool], &BTreeMap<String, Arc<GpuNode>>),
+    snapshot: &Snapshot,
+    plan: &Plan,
+) -> BTreeMap<GpuKey, GpuPlan> {
+    let whole = pools.iter().filter(|p| of(p.spec.partitioner).whole_node().is_some());
+    let pools: BTreeSet<PoolName> = whole.map(|p| p.name_any().into()).collect();
+    let planned = snapshot.nodes.iter().filter(|(_, node)| pools.contains(&node.pool));
+    let agreed = planned.filter_map(|(name, node)| Some((name, node, nodes.get(name.as_str())?)));
     agreed.flat_map(|(name, node, agreement)| on_node(name, node, agreement, plan)).collect()
 }
 

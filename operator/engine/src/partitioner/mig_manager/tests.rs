@@ -7,8 +7,8 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::{
-    MigConfig, MigConfigs, MigManagerDecision, MigManagerObservation, MigManagerState, MigManagerTimeouts, Shape,
-    adopted, base, configs, is_ours, step, sweeps, twin,
+    MigConfig, MigConfigs, RequestDecision, RequestObservation, RequestState, RequestTimeouts, Shape, adopted, base,
+    configs, is_ours, step, sweeps, twin,
 };
 
 fn read<K: serde::de::DeserializeOwned>(value: Value) -> K {
@@ -142,14 +142,14 @@ impl Case {
         Self { node, labels, published }
     }
 
-    fn at(&self, seconds: i64) -> MigManagerDecision {
-        step(&MigManagerObservation {
+    fn at(&self, seconds: i64) -> RequestDecision {
+        step(&RequestObservation {
             now: Timestamp::from_second(seconds).unwrap(),
             node: &self.node,
             labels: &self.labels,
             agent_alive: true,
             published: &self.published,
-            patience: MigManagerTimeouts {
+            patience: RequestTimeouts {
                 answer: SignedDuration::from_secs(1200),
                 config_sync: SignedDuration::from_secs(90),
                 notice: SignedDuration::from_secs(20),
@@ -172,7 +172,7 @@ fn failed_state_counts_once_it_refers_to_the_request() {
     assert_eq!(stale.run(151).step, MigManagerStep::GaveUp);
     let known = Case::new(MigManagerStep::Working, Some("failed"));
     assert!(
-        matches!(known.at(110).state, MigManagerState::Failed { reason: reasons::MIG_MANAGER_FAILED, .. }),
+        matches!(known.at(110).state, RequestState::Failed { reason: reasons::MIG_MANAGER_FAILED, .. }),
         "it was partitioning"
     );
 }
@@ -188,7 +188,7 @@ fn pending_request_is_repeated_and_then_fails() {
     stuck.node.spec.mig_manager.as_mut().unwrap().unanswered = 1;
     stuck.labels.insert("nvidia.com/gpu.deploy.dcgm".into(), names::PAUSED.into());
     let failed = stuck.at(1300);
-    let MigManagerState::Failed { message: words, .. } = &failed.state else { panic!("{failed:?}") };
+    let RequestState::Failed { message: words, .. } = &failed.state else { panic!("{failed:?}") };
     for part in ["node n", names::MIG_STATE_LABEL, "pending", "restart it"] {
         assert!(words.contains(part), "{words}");
     }
@@ -199,11 +199,11 @@ fn pending_request_is_repeated_and_then_fails() {
 #[test]
 fn success_without_the_layout_fails() {
     let stale = Case::new(MigManagerStep::Asked, Some("success")).at(130);
-    assert!(matches!(stale.state, MigManagerState::InProgress(_)), "it may refer to an earlier request: {stale:?}");
+    assert!(matches!(stale.state, RequestState::InProgress(_)), "it may refer to an earlier request: {stale:?}");
     assert_eq!(Case::new(MigManagerStep::Working, Some("success")).run(110).step, MigManagerStep::Checking);
     let lies = Case::new(MigManagerStep::Checking, Some("success")).at(121);
     assert!(
-        matches!(&lies.state, MigManagerState::Failed { reason: reasons::LAYOUT_DIFFERS, message: words } if words.contains("GPU 0 has 1×3g.40gb and not 1×1g.10gb")),
+        matches!(&lies.state, RequestState::Failed { reason: reasons::LAYOUT_DIFFERS, message: words } if words.contains("GPU 0 has 1×3g.40gb and not 1×1g.10gb")),
         "{lies:?}"
     );
 }
@@ -218,7 +218,7 @@ fn nothing_is_requested_while_a_process_uses_the_gpu() {
     state.holders = vec![read(json!({"pid": 42, "command": "python"}))];
     let blocked = case.at(90);
     assert!(
-        matches!(&blocked.state, MigManagerState::InProgress(words) if words.contains("process 42 (python)")),
+        matches!(&blocked.state, RequestState::InProgress(words) if words.contains("process 42 (python)")),
         "{blocked:?}"
     );
     assert_eq!(blocked.run.unwrap().step, MigManagerStep::Publishing);
