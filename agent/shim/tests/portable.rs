@@ -6,7 +6,6 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
-    sync::OnceLock,
 };
 
 use crate::support::built;
@@ -23,19 +22,9 @@ const LIBRARIES: [(&str, &str, &str, &str); 2] = [
     ("libgputenancy_nvml_view.so", "libnvidia-ml.so.1", "nvml", include_str!("../../nvml-view/src/table.rs")),
 ];
 
-/// Folders of two builds of the same sources; `None` where zig could not be fetched.
-fn builds() -> Option<&'static [PathBuf; 2]> {
-    static BUILDS: OnceLock<Option<(tempfile::TempDir, [PathBuf; 2])>> = OnceLock::new();
-    BUILDS.get_or_init(build).as_ref().map(|(_, folders)| folders)
-}
-
-fn build() -> Option<(tempfile::TempDir, [PathBuf; 2])> {
-    let toolset = built::checkout().join("target/toolset");
-    let zig = toolset.join("zig");
-    if toolset.join("zig.unreachable").exists() {
-        eprintln!("left out: PyPI, which has zig, is not reachable");
-        return None;
-    }
+/// The folders of two builds of the same sources, and what keeps them.
+fn build() -> (tempfile::TempDir, [PathBuf; 2]) {
+    let zig = built::checkout().join("target/toolset/zig");
     assert!(zig.exists(), "{} is missing: `make zig` fetches it", zig.display());
     let work = tempfile::tempdir().unwrap();
     let first = work.path().join("first");
@@ -54,7 +43,7 @@ fn build() -> Option<(tempfile::TempDir, [PathBuf; 2])> {
         assert!(script.status().unwrap().success(), "{script:?}");
         checkout.join("target/tenant-libraries").join(std::env::consts::ARCH)
     });
-    Some((work, folders))
+    (work, folders)
 }
 
 /// Copies the sources of a checkout: what git has, and what it would add.
@@ -79,9 +68,16 @@ fn dynamic(library: &Path, tag: &str) -> Vec<String> {
     lines.map(|line| line.split(['[', ']']).nth(1).unwrap_or_default().to_owned()).collect()
 }
 
+/// One test, because it builds for half a minute.
 #[test]
-fn shipped_libraries_need_glibc_2_17_and_the_driver_and_nothing_else_of_an_image() {
-    let Some([folder, _]) = builds() else { return };
+fn shipped_libraries_fit_old_images_export_their_tables_and_are_reproducible() {
+    let (_work, [first, second]) = build();
+    need_glibc_2_17_and_the_driver_and_nothing_else_of_an_image(&first);
+    export_their_tables_and_nothing_else(&first);
+    have_the_same_bytes(&first, &second);
+}
+
+fn need_glibc_2_17_and_the_driver_and_nothing_else_of_an_image(folder: &Path) {
     for (file, soname, ..) in LIBRARIES {
         let library = folder.join(file);
         let symbols = read(&["--dyn-syms"], &library);
@@ -101,9 +97,7 @@ fn shipped_libraries_need_glibc_2_17_and_the_driver_and_nothing_else_of_an_image
     }
 }
 
-#[test]
-fn shipped_libraries_export_their_tables_and_nothing_else() {
-    let Some([folder, _]) = builds() else { return };
+fn export_their_tables_and_nothing_else(folder: &Path) {
     for (file, _, prefix, table) in LIBRARIES {
         let symbols = read(&["--dyn-syms"], &folder.join(file));
         let exported = symbols.iter().filter_map(|line| {
@@ -120,9 +114,7 @@ fn shipped_libraries_export_their_tables_and_nothing_else() {
     }
 }
 
-#[test]
-fn shipped_libraries_have_the_same_bytes_wherever_they_are_built() {
-    let Some([first, second]) = builds() else { return };
+fn have_the_same_bytes(first: &Path, second: &Path) {
     for (file, ..) in LIBRARIES {
         let [first, second] = [first, second].map(|folder| fs::read(folder.join(file)).unwrap());
         assert!(first == second, "{file} has other bytes in another folder");

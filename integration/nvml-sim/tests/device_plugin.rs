@@ -6,6 +6,9 @@ use kube::Api;
 use lab::{Lab, LabSpec, NodeHandle, PATIENCE, wait_for};
 
 const DRIVER: &str = "/run/nvidia/driver";
+/// Devices of each resource that the plugin finds.
+const OFFERED: [(&str, &str); 3] =
+    [("nvidia.com/mig-1g.10gb", "2"), ("nvidia.com/mig-3g.40gb", "1"), ("nvidia.com/gpu", "1")];
 const STATE: &str = "/run/nvidia/driver/run/nvsim";
 
 /// Installs the simulated driver on the node, with one partitioned and one whole GPU.
@@ -38,8 +41,14 @@ async fn start(node: &NodeHandle, strategy: &str) {
     drop(command.spawn().unwrap());
 }
 
-async fn stop(node: &NodeHandle) {
+/// Ends the plugin, and waits until kubelet offers nothing: a pod for a plugin that has ended is refused.
+async fn stop(lab: &Lab, node: &NodeHandle) {
     node.run(&["sh", "-c", "kill $(cat /run/plugin.pid)"]).await.unwrap();
+    let none = |node: Option<&Node>| {
+        node.is_some_and(|node| OFFERED.iter().all(|(name, _)| offers(node, name).as_deref() == Some("0")))
+    };
+    let nodes = Api::<Node>::all(lab.client());
+    wait_for(nodes, node.name(), "nothing on offer without a plugin", none, PATIENCE).await.unwrap();
 }
 
 /// Allocatable of a resource.
@@ -87,9 +96,8 @@ async fn output(lab: &Lab, name: &str, resource: &str) -> String {
 async fn serves(lab: &Lab, node: &NodeHandle, strategy: &str) {
     start(node, strategy).await;
     let nodes = Api::<Node>::all(lab.client());
-    let expected = [("nvidia.com/mig-1g.10gb", "2"), ("nvidia.com/mig-3g.40gb", "1"), ("nvidia.com/gpu", "1")];
     let offered = |node: Option<&Node>| {
-        node.is_some_and(|node| expected.iter().all(|(name, count)| offers(node, name).as_deref() == Some(count)))
+        node.is_some_and(|node| OFFERED.iter().all(|(name, count)| offers(node, name).as_deref() == Some(count)))
     };
     wait_for(nodes, node.name(), "what was partitioned on offer", offered, PATIENCE).await.unwrap();
     let (mig, whole) = (format!("mig-{strategy}"), format!("whole-{strategy}"));
@@ -102,7 +110,7 @@ async fn serves(lab: &Lab, node: &NodeHandle, strategy: &str) {
         let uuid = mig.lines().find_map(|line| line.strip_prefix("visible=")).unwrap();
         assert!(shown[0].contains(&format!("mig={uuid} ")), "{mig}");
     }
-    stop(node).await;
+    stop(lab, node).await;
 }
 
 /// Takes the lab down also when the test fails.

@@ -13,7 +13,7 @@ use tempfile::NamedTempFile;
 
 pub use inside::Inside;
 
-use crate::{Error, Result, World, fixtures::merged, objects::condition, product, wait::eventually};
+use crate::{Error, Result, World, fixtures::patched, objects::condition, product, wait::eventually};
 
 /// Version of vCluster.
 pub const VERSION: &str = "0.36.1";
@@ -64,7 +64,7 @@ pub fn chart_values(name: &str) -> Result<Value> {
     let objects: Vec<Value> = serde_saphyr::from_multiple(&text).map_err(|e| wrong(e.to_string()))?;
     let release = objects.into_iter().find(|object| object["kind"] == "HelmRelease");
     let mut release = release.ok_or_else(|| wrong("no HelmRelease".into()))?;
-    Ok(merged(release.pointer_mut("/spec/values").map(Value::take).unwrap_or_default(), platform_values()))
+    Ok(patched(release.pointer_mut("/spec/values").map(Value::take).unwrap_or_default(), platform_values()))
 }
 
 /// Loads the images into all nodes, and upgrades the installed product to one that serves virtual clusters. Objects stay.
