@@ -44,11 +44,11 @@ async fn start(node: &NodeHandle, strategy: &str) {
 /// Ends the plugin, and waits until kubelet offers nothing: a pod for a plugin that has ended is refused.
 async fn stop(lab: &Lab, node: &NodeHandle) {
     node.run(&["sh", "-c", "kill $(cat /run/plugin.pid)"]).await.unwrap();
-    let none = |node: Option<&Node>| {
+    let gone = |node: Option<&Node>| {
         node.is_some_and(|node| OFFERED.iter().all(|(name, _)| offers(node, name).as_deref() == Some("0")))
     };
     let nodes = Api::<Node>::all(lab.client());
-    wait_for(nodes, node.name(), "nothing on offer without a plugin", none, PATIENCE).await.unwrap();
+    wait_for(nodes, node.name(), "nothing on offer without a plugin", gone, PATIENCE).await.unwrap();
 }
 
 /// Allocatable of a resource.
