@@ -24,7 +24,7 @@ TRIPLE := $(shell rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
 export CARGO_TARGET_$(TRIPLE)_RUNNER := $(SUDO)
 endif
 
-.PHONY: crds help demo test test-all virtual-clusters check bench gpu-test down prerequisites tools runtimes zig tenant-libraries peer-tools virtual-tools build test-programs images lab-up labs lab-test api end-to-end unit fmt fmt-check lint licences sbom
+.PHONY: crds help demo test test-all virtual-clusters check bench gpu-test down prerequisites tools runtimes zig tenant-libraries peer-tools virtual-tools build test-programs images lab-up labs labs-count lab-test api end-to-end unit fmt fmt-check lint licences sbom
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 18
@@ -37,6 +37,10 @@ demo: lab-up ## a whole GPU platform on this machine: lab, chart, teams, a chang
 # A gate holds what every change has to pass; its tests are listed in integration/levels.
 LEVEL ?= gate
 NEXTEST := CARGO='$(CARGO)' integration/tools/nextest
+
+# As many labs as memory allows before the first one runs.
+labs-count:
+	@echo $(LABS)
 
 test: ## all checks of a change: format, clippy, licences, unit, property and lab tests, tests of the API server, end to end
 	integration/tools/suite gate
@@ -118,7 +122,7 @@ build: prerequisites ## the project's programs
 	$(CARGO) build $(ALL)
 
 test-programs: prerequisites
-	$(CARGO) test $(ALL) --no-run
+	$(NEXTEST) build $(LEVEL)
 
 images: tools build ## the lab's images, in its cache
 	$(SUDO) $(LAB) images --require-images

@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{DurationText, MemoryText, quantity::NOT_NEGATIVE};
+use crate::{DurationText, MemoryText, quantity::NOT_NEGATIVE, tolerant::Extensible};
 
 /// Finalizer of tenants whose virtual cluster has to be deleted before their namespace is.
 pub const VIRTUAL_CLUSTER_FINALIZER: &str = "gputenancy.io/virtual-cluster";
@@ -30,7 +30,7 @@ pub const VIRTUAL_CLUSTER_FINALIZER: &str = "gputenancy.io/virtual-cluster";
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct VirtualCluster {
     /// What installs vCluster.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::tolerant::value")]
     #[x_kube(validation = Rule::new("self == oldSelf").message("spec.virtualCluster.backend: another backend would install a second vCluster; remove spec.virtualCluster first, which deletes a virtual cluster of the backend Helm"))]
     pub backend: VirtualClusterBackend,
     /// Version of vCluster, such as `0.36.1`. It must be one of the Helm value `virtualClusters.charts`; tenants cannot bring a chart. It can be
@@ -71,6 +71,11 @@ pub enum VirtualClusterBackend {
     /// Something else, such as Flux or Argo CD: the vCluster in the tenant's namespace that has the tenant's name is adopted, and nothing of it is
     /// changed.
     External,
+}
+
+impl Extensible for VirtualClusterBackend {
+    /// Nothing is deleted. Tenants from before a backend was removed keep their guarantees, as the API server refuses such a name only in a new write.
+    const UNKNOWN: Self = Self::External;
 }
 
 fn any_object(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
@@ -199,7 +204,7 @@ pub struct VirtualClusterStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// The backend for which objects have been written; it decides how they are deleted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::tolerant::option", skip_serializing_if = "Option::is_none")]
     pub backend: Option<VirtualClusterBackend>,
     /// Version whose objects are applied. With `backend: External`: the version that runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]

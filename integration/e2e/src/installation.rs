@@ -15,10 +15,11 @@ use crate::{
     wait::{PATIENCE, eventually},
 };
 
-/// The chart's objects carry it; of CRDs the API server itself checks what is stored.
+/// The chart's objects carry it.
 const OF_THE_RELEASE: &str = "app.kubernetes.io/managed-by=Helm";
 /// Kinds of the chart's objects.
-const KINDS: [(&str, &str, &str); 17] = [
+const KINDS: [(&str, &str, &str); 18] = [
+    ("scheduling.k8s.io", "v1", "PriorityClass"),
     ("", "v1", "ConfigMap"),
     ("", "v1", "Secret"),
     ("", "v1", "Service"),
@@ -107,7 +108,7 @@ fn files(folder: &Path, found: &mut BTreeMap<String, String>) -> std::io::Result
     Ok(())
 }
 
-/// The generation of each of the release's objects of a kind, or where the API server counts none, the resource version.
+/// Labels, annotations and generation of each of the release's objects of a kind, or where the API server counts none, the resource version.
 async fn versions(client: &Client, (group, version, kind): (&str, &str, &str)) -> Result<Vec<(String, String)>> {
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
     let api = Api::<DynamicObject>::all_with(client.clone(), &resource);
@@ -116,7 +117,7 @@ async fn versions(client: &Client, (group, version, kind): (&str, &str, &str)) -
         let generation = object.metadata.generation.map(|generation| generation.to_string());
         let name = format!("{kind} {}/{}", object.namespace().unwrap_or_default(), object.name_any());
         let count = generation.or_else(|| object.resource_version()).unwrap_or_default();
-        (name, format!("{} {count}", object.uid().unwrap_or_default()))
+        (name, format!("{} {count} {:?} {:?}", object.uid().unwrap_or_default(), object.labels(), object.annotations()))
     };
     Ok(found.items.iter().map(version).collect())
 }

@@ -62,7 +62,7 @@ pub fn check_slow(name: &str, property: impl Fn(&mut Choices, &Times) -> TestCas
 
 fn run(name: &str, cases: u32, property: impl Fn(&mut Choices, &Times) -> TestCaseResult) {
     let given = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
-    let cases = given.map_or(cases, |given: u32| given / (CASES / cases));
+    let cases = given.map_or(cases, |given: u32| (given / (CASES / cases)).max(1));
     let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
     let times = Times::default();
     let choices = (any::<u64>().no_shrink(), 0..CHOICES).prop_map(|(seed, left)| Choices::new(seed, left));
