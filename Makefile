@@ -31,10 +31,10 @@ help: ## list the targets
 
 # without the programs that only tests need
 demo: TOOLS := --lab
-demo: lab-up ## a whole GPU platform on this machine: lab, chart, teams, a changed demand, and a virtual cluster if vCluster is built
+demo: lab-up ## a whole GPU platform on this machine: lab, chart, teams, a changed guarantee, and a virtual cluster if vCluster is built
 	$(CARGO) run $(LOCKED) -q --bin demo
 
-# A gate holds what every change has to pass; its tests are listed in integration/levels.
+# Level gate: the tests that every change has to pass, listed in integration/levels; level full: all of them.
 LEVEL ?= gate
 NEXTEST := CARGO='$(CARGO)' integration/tools/nextest
 
@@ -50,7 +50,7 @@ test-all: export GPUTENANCY_ROUNDS := 10
 test-all: ## every test there is, with 10,000 cases for each property
 	integration/tools/suite full
 
-check: fmt-check unit ## the fast subset: formatting, and every test that needs no cluster
+check: fmt-check unit ## the fast subset: formatting, and the tests of the level that need no cluster
 
 unit: tools runtimes zig ## unit and property tests, and all others that need no cluster
 	$(NEXTEST) unit $(LEVEL) $(TEST)
@@ -61,9 +61,10 @@ lab-test: tools build ## tests of the lab itself: traffic, power loss, network p
 api: labs ## tests of what the API server decides, in LABS labs at once
 	$(NEXTEST) api $(LEVEL) --test-threads $(LABS) $(TEST)
 
-end-to-end: labs ## the end-to-end tests, in LABS labs at once; LEVEL=full for all, TEST=demo:: for some of them
+end-to-end: labs ## the end-to-end tests, in LABS labs at once; LEVEL=full for all but virtual clusters, TEST=demo:: for some of them
 	$(NEXTEST) e2e $(LEVEL) --test-threads $(LABS) $(TEST)
 
+virtual-clusters: LEVEL := full
 virtual-clusters: virtual-tools ## all end-to-end tests of virtual clusters, with the real vCluster (builds it once, 13 minutes)
 	$(MAKE) labs LABS=$(VIRTUAL_LABS)
 	GPUTENANCY_LABS=$(VIRTUAL_LABS) $(NEXTEST) virtual-clusters $(LEVEL) --test-threads $(VIRTUAL_LABS) $(TEST)

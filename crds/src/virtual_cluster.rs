@@ -29,7 +29,8 @@ pub const VIRTUAL_CLUSTER_FINALIZER: &str = "gputenancy.io/virtual-cluster";
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct VirtualCluster {
-    /// What installs vCluster.
+    /// What installs vCluster: `Helm`, the controller of virtual clusters; or `External`, something else such as Flux or Argo CD: the vCluster with the
+    /// tenant's name is adopted and not changed. It cannot change.
     #[serde(default, deserialize_with = "crate::tolerant::value")]
     #[x_kube(validation = Rule::new("self == oldSelf").message("spec.virtualCluster.backend: another backend would install a second vCluster; remove spec.virtualCluster first, which deletes a virtual cluster of the backend Helm"))]
     pub backend: VirtualClusterBackend,

@@ -102,7 +102,8 @@ async fn one(guarded: Arc<Unmanaged<DeserializeGuard<GpuTenant>>>, context: Arc<
             tracing::warn!(
                 tenant,
                 error,
-                "a GpuTenant has fields that this release does not know: update the controller with the CRDs"
+                remedy = "correct the field that the error names, or update the controller with the CRDs",
+                "GpuTenant cannot be read and is ignored"
             );
             None
         }

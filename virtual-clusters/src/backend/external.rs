@@ -25,7 +25,7 @@ use crate::{
 pub fn report(tenant: &str, namespace: &str, version: &str, live: &[Live], service: Option<&Service>) -> Report {
     let missing = |what: &str| {
         let message = format!(
-            "namespace {namespace} has no vCluster to adopt: {what}; its name must be {tenant}, the tenant's, or choose another backend"
+            "namespace {namespace} has no vCluster to adopt: {what}; install vCluster's chart there with release name {tenant}, or remove spec.virtualCluster and add it again with backend Helm"
         );
         Report::failed(reasons::VIRTUAL_CLUSTER_NOT_FOUND, message)
     };
