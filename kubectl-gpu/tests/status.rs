@@ -173,6 +173,11 @@ fn parts_beside_shares_are_what_the_planner_can_still_place() {
     assert_eq!(part(3), (Some(81_920 - 700 - 3 * (20_480 + 640)), Some(10), true));
     assert_eq!(part(4), (Some(81_920 - 700 - 3 * (10_240 + 640)), Some(25), false));
     assert!(gpu(&report, "gpu-1", 2).unallocated.is_empty(), "time-slices have no parts");
+    // enough memory is left, and 10 % where a share needs 25 %
+    let text = SHARING.replacen("memory: 10Gi, compute: 25, numbers", "memory: 10Gi, compute: 30, numbers", 1);
+    let report = all(&world(&text));
+    let [part] = gpu(&report, "gpu-1", 4).unallocated.as_slice() else { panic!("GPU 4") };
+    assert_eq!((part.compute_percent, part.stranded), (Some(10), true));
 }
 
 #[test]

@@ -6,6 +6,7 @@ use e2e::{
     actor::{Actor, Verb},
     objects::ensure,
     product,
+    wait::{PATIENCE, eventually},
 };
 use serde_json::{Value, json};
 
@@ -87,8 +88,17 @@ async fn crds_of_flux_and_argo_cd_admit_the_samples() {
     };
     let outcome = body.await;
     // other tests expect neither product
-    let removed = world.kubectl(&["delete", "--ignore-not-found", "-f", &crds]).await;
-    world.keeping_evidence("crds-of-backends", async { outcome.and(removed.map(drop)) }).await;
+    let removed = async {
+        world.kubectl(&["delete", "--ignore-not-found", "--wait=false", "-f", &crds]).await?;
+        // kubectl itself may miss the end of a deletion, and then waits for minutes
+        eventually("the CRDs gone", PATIENCE, || async {
+            let left = world.kubectl(&["get", "--ignore-not-found", "-o", "name", "-f", &crds]).await?;
+            Ok(if left.trim().is_empty() { Ok(()) } else { Err(left) })
+        })
+        .await
+    };
+    let removed = removed.await;
+    world.keeping_evidence("crds-of-backends", async { outcome.and(removed) }).await;
 }
 
 /// The objects of Flux and Argo CD in the samples, in a namespace that exists.
