@@ -1,4 +1,4 @@
-//! What is installed in a lab, so that a test whose values and chart are those of the test before it installs nothing.
+//! Records the installation of a lab. A test with the same chart and values as the previous test then skips `helm upgrade`.
 
 use std::{collections::BTreeMap, fs, path::Path};
 

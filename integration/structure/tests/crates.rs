@@ -22,7 +22,7 @@ fn crate_has_one_program_of_integration_tests() {
 #[test]
 fn dependencies_have_the_same_features_in_builds_and_tests() {
     let (builds, tests) = (workspace::features(false).unwrap(), workspace::features(true).unwrap());
-    // crates of this workspace are compiled anew in any case, as they are cheap or tests
+    // crates of this workspace are rebuilt in any case: they are cheap or tests
     let registry = builds.iter().filter(|(package, _)| !package.contains("(/"));
     let mut findings = Vec::new();
     for (package, features) in registry {
