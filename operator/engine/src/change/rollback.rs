@@ -70,7 +70,7 @@ pub(super) fn roll_back(
 ) -> ChangeDecision {
     let from = plain(change.from.clone());
     // a node as a whole may be partitioned at any time after a request
-    let requested = ctx.whole_node().is_some() && change.phase >= ChangePhase::Partitioning;
+    let requested = ctx.observation.request.is_some() && change.phase >= ChangePhase::Partitioning;
     let hold = if requested { from.starts() } else { ctx.added(&from) };
     draft
         .layout(&from)
@@ -108,9 +108,9 @@ pub(super) fn progress(ctx: &ChangeContext<'_>) -> Option<Result<String, Failure
     }
 }
 
-/// End of the present phase; `None` while the node is partitioned as a whole: a request has timeouts of its own.
+/// End of the present phase; `None` while a request for the whole node is open, which has timeouts of its own.
 pub(super) fn timeout(ctx: &ChangeContext<'_>, change: &Change) -> Option<Timestamp> {
-    if ctx.whole_node().is_some() && change.phase != ChangePhase::Verifying {
+    if ctx.observation.request.is_some() && change.phase != ChangePhase::Verifying {
         return None;
     }
     ctx.counted_from(change.phase_since.0).checked_add(ctx.observation.policy.partition_timeout).ok()
