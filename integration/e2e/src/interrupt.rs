@@ -18,12 +18,15 @@ use crate::{
 /// Phases of changes on a node.
 pub type Phases = BTreeSet<ChangePhase>;
 
-/// Kills every process of a program in a pod, as the kernel does when memory runs out; prints how many.
-const KILL: &str = r#"n=0
-for p in /proc/[0-9]*; do
-  if grep -qs "^$2" "$p/comm" && grep -qs "pod$1" "$p/cgroup" && kill -9 "${p#/proc/}"; then n=$((n + 1)); fi
-done
-echo $n"#;
+/// Prints the processes of a program in a pod.
+const FIND: &str = r#"for p in /proc/[0-9]*; do
+  if grep -qs "^$2" "$p/comm" && grep -qs "pod$1" "$p/cgroup"; then echo "${p#/proc/}"; fi
+done"#;
+
+/// Kills them, as the kernel does when memory runs out, and prints those that it killed.
+const KILL: &str = r#"for p in /proc/[0-9]*; do
+  if grep -qs "^$2" "$p/comm" && grep -qs "pod$1" "$p/cgroup" && kill -9 "${p#/proc/}"; then echo "${p#/proc/}"; fi
+done"#;
 
 /// The phases of all changes on a node, as the API server has them now.
 pub async fn phases(world: &World, node: &str) -> Result<Phases> {
@@ -65,17 +68,31 @@ pub async fn in_phases(
 
 /// Kills the leading operator with SIGKILL; kubelet restarts it, and the lease holder continues.
 pub async fn kill_leader(world: &World) -> Result<()> {
-    let leases = Api::<Lease>::namespaced(world.client.clone(), product::NAMESPACE);
-    let pods = Api::<Pod>::namespaced(world.client.clone(), product::NAMESPACE);
     eventually("a leader killed", PATIENCE, || async {
-        let lease = leases.get("gputenancy-operator").await?;
-        let leader = lease.spec.and_then(|s| s.holder_identity).unwrap_or_default();
-        let pod = pods.get(&leader).await?;
-        let (uid, node) = (pod.uid().unwrap_or_default(), objects::identity(&pod).node);
-        let killed = world.on_node(&node, &["sh", "-c", KILL, "kill", &uid, "gputenancy-oper"]).await?;
-        Ok(if killed.trim() == "0" { Err(format!("{leader} does not run")) } else { Ok(()) })
+        let (node, killed) = leader(world, KILL).await?;
+        Ok(if killed.is_empty() { Err(format!("no operator of the lease runs on {node}")) } else { Ok(()) })
     })
     .await
+}
+
+/// The leading operator's node and processes.
+pub async fn leading(world: &World) -> Result<(String, Vec<String>)> {
+    eventually("a leader", PATIENCE, || async {
+        let (node, processes) = leader(world, FIND).await?;
+        let none = processes.is_empty();
+        Ok(if none { Err(format!("no operator of the lease runs on {node}")) } else { Ok((node, processes)) })
+    })
+    .await
+}
+
+/// Runs a script for the pod that holds the operator's lease, and returns its node and the lines that it prints.
+async fn leader(world: &World, script: &str) -> Result<(String, Vec<String>)> {
+    let lease = Api::<Lease>::namespaced(world.client.clone(), product::NAMESPACE).get("gputenancy-operator").await?;
+    let holder = lease.spec.and_then(|s| s.holder_identity).unwrap_or_default();
+    let pod = Api::<Pod>::namespaced(world.client.clone(), product::NAMESPACE).get(&holder).await?;
+    let (uid, node) = (pod.uid().unwrap_or_default(), objects::identity(&pod).node);
+    let lines = world.on_node(&node, &["sh", "-c", script, "leader", &uid, "gputenancy-oper"]).await?;
+    Ok((node, lines.split_whitespace().map(str::to_owned).collect()))
 }
 
 /// Kills the agent of a node with SIGKILL; kubelet restarts it.
@@ -84,7 +101,7 @@ pub async fn kill_agent(world: &World, node: &str) -> Result<()> {
         let agents = world.agents_on(node).await?;
         let uid = agents.first().and_then(ResourceExt::uid).ok_or_else(|| Error::Wrong("no agent".into()))?;
         let killed = world.on_node(node, &["sh", "-c", KILL, "kill", &uid, "gputenancy-age"]).await?;
-        Ok(if killed.trim() == "0" { Err("the agent does not run".to_owned()) } else { Ok(()) })
+        Ok(if killed.trim().is_empty() { Err("the agent does not run".to_owned()) } else { Ok(()) })
     })
     .await
 }

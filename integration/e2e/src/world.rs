@@ -28,10 +28,17 @@ pub struct World {
 }
 
 impl World {
-    /// Waits for a free lab and attaches to it, without installing anything.
+    /// Waits for a free lab and attaches to it, without installing anything. The API server and all nodes are on: a test that its time limit
+    /// ended has started nothing again.
     pub async fn attach() -> Result<Self> {
         let lock = LabLock::acquire().await?;
         let lab = Lab::attach(&lock.lab).await?;
+        lab.start_apiserver().await?;
+        for name in lab.node_names() {
+            let node = lab.node(&name)?;
+            node.power_on().await?;
+            node.wait_booted(PATIENCE).await?;
+        }
         let client = lab.client();
         Ok(Self { lab, client, _lock: lock })
     }

@@ -172,9 +172,9 @@ async fn api_server_outage_during_eviction_only_delays_the_change() {
                 Ok(if phases.contains(&ChangePhase::Evicting) { Ok(()) } else { Err(format!("{phases:?}")) })
             })
             .await?;
-            let before = operators(world).await?;
+            let (node, leader) = interrupt::leading(world).await?;
             world.lab.stop_apiserver().await?;
-            let lost = leader_ended(world, &before).await;
+            let lost = ended(world, &node, &leader).await;
             // also after a failure
             world.lab.start_apiserver().await?;
             lost?;
@@ -187,22 +187,13 @@ async fn api_server_outage_during_eviction_only_delays_the_change() {
     .await;
 }
 
-/// Processes of the operator, by node.
-async fn operators(world: &World) -> Result<BTreeSet<String>> {
-    let list = "grep -ls ^gputenancy-oper /proc/[0-9]*/comm || true";
-    let mut found = BTreeSet::new();
-    for node in world.lab.node_names() {
-        let processes = world.on_node(&node, &["sh", "-c", list]).await?;
-        found.extend(processes.lines().map(|process| format!("{node} {process}")));
-    }
-    Ok(found)
-}
-
-/// Waits until one of these processes has ended: a leader that cannot renew its lease ends.
-async fn leader_ended(world: &World, before: &BTreeSet<String>) -> Result<()> {
+/// Waits until one of these processes of a node has ended: a leader that cannot renew its lease ends.
+async fn ended(world: &World, node: &str, processes: &[String]) -> Result<()> {
     eventually("the leader to end without its lease", PATIENCE, || async {
-        let now = operators(world).await?;
-        Ok(if before.is_subset(&now) { Err(format!("{now:?}")) } else { Ok(()) })
+        let now = world.on_node(node, &["sh", "-c", "cd /proc && ls -d [0-9]*"]).await?;
+        let now: BTreeSet<&str> = now.split_whitespace().collect();
+        let run = processes.iter().all(|process| now.contains(process.as_str()));
+        Ok(if run { Err(format!("{processes:?} of {node} run")) } else { Ok(()) })
     })
     .await
 }

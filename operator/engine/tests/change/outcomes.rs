@@ -1,7 +1,10 @@
 //! Each way in which NVML can refuse: its own name, words and end, and none of them a hot loop.
 
-use gputenancy_crds::{AgentStep, ChangePhase, DeviceOwner, GpuError, Health, Holder};
-use gputenancy_engine::change::{ChangeDecision, PodController};
+use gputenancy_crds::{AgentStep, ChangePhase, DeviceOwner, GpuError, Health, Holder, Partitioner};
+use gputenancy_engine::{
+    change::{ChangeDecision, PodController},
+    partitioner::RequestState,
+};
 use k8s_openapi::jiff::SignedDuration;
 
 use super::{
@@ -128,6 +131,19 @@ fn a_pending_mode_is_waited_for_and_then_named() {
     world.now += SignedDuration::from_mins(6);
     let decision = world.decide();
     assert_eq!((next_phase(&decision), first_event(&decision).0), (Some(ChangePhase::RollingBack), "ModePending"));
+}
+
+#[test]
+fn a_node_that_is_partitioned_as_a_whole_times_out_only_without_an_open_request() {
+    let mut world = carving();
+    world.partitioner = Partitioner::MigManager;
+    status(&mut world, AgentStep::Steady, None);
+    world.now += SignedDuration::from_mins(6);
+    world.request = Some(RequestState::InProgress("the MIG manager works".into()));
+    assert_eq!(next_phase(&world.decide()), None, "a request has timeouts of its own");
+    world.request = None;
+    let decision = world.decide();
+    assert_eq!((next_phase(&decision), first_event(&decision).0), (Some(ChangePhase::RollingBack), "Overdue"));
 }
 
 #[test]

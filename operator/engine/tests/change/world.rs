@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use gputenancy_crds::{
     AgentStep, ChangePhase, DeviceOwner, DeviceState, GpuError, GpuNode, GpuNodeSpec, GpuNodeStatus, GpuSpec, GpuState,
-    InstanceState, Layout, MigMode,
+    InstanceState, Layout, MigMode, Partitioner,
 };
 use gputenancy_engine::change::{
     CanaryPod, CanaryRequest, ChangeDecision, ChangeObservation, Eviction, EvictionNotice, PodController, PodFacts,
     Policy, Refusal, is_at_rest, step,
 };
+use gputenancy_engine::partitioner::{self, RequestState};
 use gputenancy_plan::{PodName, plain, seen};
 use k8s_openapi::jiff::Timestamp;
 
@@ -88,6 +89,9 @@ pub struct World {
     pub broken: u32,
     pub arrivals: u32,
     pub blocked: bool,
+    pub partitioner: Partitioner,
+    /// Of a node that is partitioned as a whole.
+    pub request: Option<RequestState>,
     /// Writes of the spec and eviction attempts so far.
     pub writes: u32,
     pub evicted: BTreeSet<PodName>,
@@ -137,6 +141,8 @@ impl World {
             broken,
             arrivals,
             blocked,
+            partitioner: Partitioner::Agent,
+            request: None,
             writes: 0,
             evicted: BTreeSet::new(),
             names: 0,
@@ -250,8 +256,8 @@ impl World {
             agent_alive: self.agent_alive(),
             alive_since: Some(self.alive_since),
             others_idle: true,
-            partitioner: gputenancy_engine::partitioner::of(gputenancy_crds::Partitioner::Agent),
-            request: None,
+            partitioner: partitioner::of(self.partitioner),
+            request: self.request.as_ref(),
             recreate: None,
             waits: None,
             staged: false,
