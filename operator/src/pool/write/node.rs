@@ -134,22 +134,23 @@ async fn gpus(
         state.written = applied.metadata.generation.map(|generation| (applied.uid(), generation));
     }
     outcome.record(Ok(plugin::write(node, work.plugin).await?));
+    let (mut announced, mut requested) = (Vec::new(), Vec::new());
     for ChangeDecision { evictions, notices, canaries, events, .. } in work.decisions {
         for event in events {
             writer.metrics.event(event.reason);
             let event_type = if event.warning { EventType::Warning } else { EventType::Normal };
             node.report(event_type, event.reason, "Change", event.message).await;
         }
-        // in this order: kubelet ends a pod that it has just synced for its new annotation up to a second later
+        // before notices: kubelet ends a pod that it has just synced for its new annotation up to a second later
         for eviction in evictions {
             outcome.record(pods::evict(node, state, eviction).await);
         }
-        for notice in notices {
-            outcome.record(pods::notify(node, state, notice).await);
-        }
-        for request in canaries {
-            canary::create(node, request).await?;
-        }
+        announced.extend(notices);
+        requested.extend(canaries);
+    }
+    pods::notify(node, state, announced, outcome).await;
+    for request in requested {
+        canary::create(node, request).await?;
     }
     Ok(Written::Done)
 }

@@ -13,7 +13,7 @@ use kube::{Api, Resource as _};
 use serde_json::{Value, json};
 
 use super::{
-    WriteError, Written, budget, failed,
+    Outcome, WriteError, Written, budget, failed,
     state::{NodeContext, NodeState, RefusedEviction},
 };
 use crate::{apply::Evicted, plan::PodName};
@@ -28,22 +28,35 @@ const LIFETIME: Duration = Duration::from_secs(3);
 /// Longest time for reading why an eviction was refused.
 const EXPLANATION: Duration = Duration::from_secs(2);
 
-/// Announces an eviction on its pod, once for each deadline: the pod's owner may remove the annotation again and again.
+/// Longest time for writing an annotation. A team chooses what its pod contains, and the API server compares all of it at each change.
+const ANNOTATION: Duration = Duration::from_secs(3);
+
+/// Announces evictions on their pods, each once for each deadline: a pod's owner may remove the annotation again and again. No pod's notice waits
+/// for that of another.
 pub async fn notify(
     node: NodeContext<'_>,
     state: &mut NodeState,
-    notice: EvictionNotice,
-) -> Result<Written, WriteError> {
-    let EvictionNotice { pod, uid, deadline, reason, elsewhere, .. } = notice;
-    if state.notices.get(&uid) == Some(&deadline) {
-        return Ok(Written::Done);
+    notices: impl IntoIterator<Item = EvictionNotice>,
+    outcome: &mut Outcome,
+) {
+    let new = notices.into_iter().filter(|notice| state.notices.get(&notice.uid) != Some(&notice.deadline));
+    let written = futures::future::join_all(new.map(|notice| announce(node, notice))).await;
+    for announced in written {
+        outcome.record(announced.map(|(uid, deadline)| {
+            state.notices.insert(uid, deadline);
+            Written::Done
+        }));
     }
+}
+
+/// Announces the eviction of one pod.
+async fn announce(node: NodeContext<'_>, notice: EvictionNotice) -> Result<(String, Timestamp), WriteError> {
+    let EvictionNotice { pod, uid, deadline, reason, elsewhere, .. } = notice;
     let text = notice_text(deadline, &reason, &elsewhere);
     if annotate(node, &pod, &uid, json!(text)).await.map_err(failed(format!("announcing the eviction of pod {pod}")))? {
         report(node, &pod, EventType::Warning, reasons::EVICTION_NOTICE, text).await;
     }
-    state.notices.insert(uid, deadline);
-    Ok(Written::Done)
+    Ok((uid, deadline))
 }
 
 /// Withdraws a notice: the change that it announced is over, and the pod has stayed.
@@ -57,16 +70,21 @@ pub async fn cancel_notice(node: NodeContext<'_>, pod: &PodName, uid: &str) -> R
     Ok(Written::Done)
 }
 
-/// Sets or removes the notice; false: the pod is gone.
+/// Sets or removes the notice; false: the pod is gone. The event alone tells about a pod that cannot be changed, or not in time.
 async fn annotate(node: NodeContext<'_>, pod: &PodName, uid: &str, text: Value) -> kube::Result<bool> {
     // the uid is a precondition: another pod may have the name by now
     let sets = !text.is_null();
     let fields = json!({"metadata": {"uid": uid, "annotations": {names::EVICTION_NOTICE: text}}});
     let writer = &node.writer.writer;
-    match writer.merge(&Api::<Unmanaged<Pod>>::namespaced(writer.client(), &pod.namespace), &pod.name, &fields).await {
+    let api = Api::<Unmanaged<Pod>>::namespaced(writer.client(), &pod.namespace);
+    let Ok(merged) = tokio::time::timeout(ANNOTATION, writer.merge(&api, &pod.name, &fields)).await else {
+        tracing::warn!(%pod, "the pod's annotation was not written within {} s", ANNOTATION.as_secs());
+        return Ok(true);
+    };
+    match merged {
         Ok(_) => Ok(true),
-        // annotations that fill what the API server permits leave no room for another: the event notifies alone
-        Err(kube::Error::Api(status)) if status.code == 422 && sets => {
+        // annotations that fill what the API server permits leave no room for another, and it may take too long to compare the pod
+        Err(kube::Error::Api(status)) if (status.code == 422 && sets) || status.code == 504 => {
             tracing::warn!(%pod, error = %status, "notice not written into the pod");
             Ok(true)
         }

@@ -358,6 +358,24 @@ async fn lost_notice_is_written_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn pods_whose_changes_hang_delay_no_notice_of_another_and_are_told_by_an_event() {
+    let mut world = World::new(9);
+    for slow in ["/namespaces/n-00/pods", "/namespaces/n-01/pods", "/namespaces/n-02/pods", "/namespaces/n-03/pods"] {
+        world.api.rule(slow, Some(Answer::Hang));
+    }
+    world.api.rule("/namespaces/n-04/pods", Some(Answer::Code(504)));
+    // all on one node, each on a GPU of its own
+    let one = |name: &str| World::notice(name, 60).nodes.remove(&NodeName::from(name)).unwrap().decisions;
+    let decisions = world.fleet.nodes.keys().flat_map(|name| one(name)).collect();
+    let work = GpuWork { decisions, ..GpuWork::default() };
+    world.decide(FleetDecision { nodes: [("n-00".into(), work)].into(), ..FleetDecision::default() });
+    let (_, failure, _) = world.next().await;
+    assert_eq!((failure, world.seconds()), (None, 3));
+    assert_eq!(world.api.count(&Method::PATCH, "/pods/job"), 9);
+    assert_eq!(world.api.count(&Method::POST, "/events"), 9, "an event for each pod");
+}
+
+#[tokio::test(start_paused = true)]
 async fn eviction_that_was_decided_long_ago_is_decided_again() {
     let mut world = World::new(40);
     for node in 0..32 {
