@@ -30,9 +30,10 @@ pub const VIRTUAL_CLUSTER_FINALIZER: &str = "gputenancy.io/virtual-cluster";
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct VirtualCluster {
     /// What installs vCluster: `Helm`, the controller of virtual clusters; or `External`, something else such as Flux or Argo CD: the vCluster with the
-    /// tenant's name is adopted and not changed. It cannot change.
+    /// tenant's name is adopted and not changed. It cannot change; only a backend that
+    /// this version does not serve any more, which counts as `External`, may become `External`.
     #[serde(default, deserialize_with = "crate::tolerant::value")]
-    #[x_kube(validation = Rule::new("self == oldSelf").message("spec.virtualCluster.backend: another backend would install a second vCluster; remove spec.virtualCluster first, which deletes a virtual cluster of the backend Helm"))]
+    #[x_kube(validation = Rule::new("self == oldSelf || (self == 'External' && !(oldSelf in ['Helm', 'External']))").message("spec.virtualCluster.backend: another backend would install a second vCluster; remove spec.virtualCluster first, which deletes a virtual cluster of the backend Helm"))]
     pub backend: VirtualClusterBackend,
     /// Version of vCluster, such as `0.36.1`. It must be one of the Helm value `virtualClusters.charts`; tenants cannot bring a chart. It can be
     /// raised by one minor version at a time. It cannot be lowered, except to the former version of an upgrade that was never ready. With

@@ -66,6 +66,48 @@ async fn crds_refuse_another_backend_and_removal_under_protection() {
     }
 }
 
+/// The backends in the CRD.
+const BACKENDS: &str =
+    "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/virtualCluster/properties/backend/enum";
+
+async fn patch_backends(world: &World, change: Value) -> Result<()> {
+    let patch = json!([change]).to_string();
+    world.kubectl(&["patch", "crd", "gputenants.gputenancy.io", "--type=json", "-p", &patch]).await.map(drop)
+}
+
+#[tokio::test]
+async fn tenant_with_a_removed_backend_may_become_external_and_nothing_else() {
+    let world = World::enter_api().await.unwrap();
+    let (path, removed) = (format!("{PATH}/removed"), json!({"version": "0.36.1", "backend": "FluxHelmRelease"}));
+    // as by the CRD of the version before
+    let made = async {
+        patch_backends(&world, json!({"op": "add", "path": format!("{BACKENDS}/2"), "value": "FluxHelmRelease"}))
+            .await?;
+        let tenant = tenant("removed", removed);
+        eventually("the tenant to be admitted", PATIENCE, || async {
+            Ok(world.set(std::slice::from_ref(&tenant)).await.map_err(|error| error.to_string()))
+        })
+        .await
+    };
+    let made = made.await;
+    patch_backends(&world, json!({"op": "remove", "path": format!("{BACKENDS}/2")})).await.unwrap();
+    made.unwrap();
+    let backend = |name: &str| json!({"spec": {"virtualCluster": {"backend": name}}});
+    let unsupported = Some("Unsupported value: \"FluxHelmRelease\"");
+    eventually("the CRD without the backend", PATIENCE, || async {
+        let created = tenant("other", json!({"version": "0.36.1", "backend": "FluxHelmRelease"}));
+        Ok(Actor::Admin
+            .check(&world.client, Verb::Create, PATH, &created, unsupported)
+            .await
+            .map_err(|e| e.to_string()))
+    })
+    .await
+    .unwrap();
+    let other = Some("spec.virtualCluster.backend: another backend would install a second vCluster");
+    Actor::Admin.check(&world.client, Verb::Merge, &path, &backend("Helm"), other).await.unwrap();
+    Actor::Admin.check(&world.client, Verb::Merge, &path, &backend("External"), None).await.unwrap();
+}
+
 #[tokio::test]
 async fn crds_of_flux_and_argo_cd_admit_the_samples() {
     let world = World::attach().await.unwrap();

@@ -161,8 +161,14 @@ impl Classified {
             }
         };
         let refused = schema::check(kind, &document.value);
+        let known = self.errors.len();
         self.errors.extend(refused.into_iter().map(|(pointer, message)| document.finding(&pointer, message)));
-        self.reading.documents.push(Document { file: document.file.clone(), line: document.line(""), object: object? });
+        let object = match object {
+            // the schema says the same of the field
+            Err(mistake) if self.errors.iter().skip(known).any(|e| e.field == mistake.field) => return Ok(()),
+            object => object?,
+        };
+        self.reading.documents.push(Document { file: document.file.clone(), line: document.line(""), object });
         if matches!(kind, "GpuProfile" | "GpuPool" | "GpuTenant") {
             self.ours.push(document);
         }

@@ -151,7 +151,13 @@ fn string(schema: &Value, text: &str) -> Option<String> {
             _ => Some(format!("\"{text}\" does not have the form {}", pattern.as_str()?)),
         }
     };
-    count(schema, "minLength", "maxLength", text.chars().count(), "characters").or_else(pattern)
+    // also where a removed value is still read
+    let known = || {
+        let values: Vec<&str> = schema.get("enum")?.as_array()?.iter().filter_map(Value::as_str).collect();
+        let unknown = || format!("\"{text}\" is none of the values {}", values.join(", "));
+        (!values.contains(&text)).then(unknown)
+    };
+    count(schema, "minLength", "maxLength", text.chars().count(), "characters").or_else(pattern).or_else(known)
 }
 
 fn list(schema: &Value, items: &[Value]) -> Option<String> {
@@ -211,6 +217,19 @@ mod tests {
             mistakes("GpuPool", &json!({"profiles": []})),
             [("spec.profiles".into(), "0 items are too few: write at least 1".into()),]
         );
+    }
+
+    #[test]
+    fn value_that_no_enum_has_is_a_mistake_also_where_it_can_be_read() {
+        let tenant = |backend: &str| {
+            mistakes(
+                "GpuTenant",
+                &json!({"namespaces": [{"name": "a"}], "virtualCluster": {"version": "0.36.1", "backend": backend}}),
+            )
+        };
+        let message = "\"FluxHelmRelease\" is none of the values Helm, External".to_owned();
+        assert_eq!(tenant("FluxHelmRelease"), [("spec.virtualCluster.backend".to_owned(), message)]);
+        assert_eq!(tenant("External"), []);
     }
 
     #[test]
