@@ -24,7 +24,7 @@ use crate::args::Output;
 /// A result as one document or as a table.
 pub fn document(result: &impl Serialize, output: Output, table: impl FnOnce() -> String) -> Result<String, String> {
     match output {
-        Output::Table => Ok(table()),
+        Output::Table => Ok(style::printable(&table())),
         Output::Json => serde_json::to_string_pretty(result).map(|json| json + "\n").map_err(|e| e.to_string()),
         Output::Yaml => serde_saphyr::to_string(result).map_err(|e| e.to_string()),
     }

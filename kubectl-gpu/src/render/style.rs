@@ -17,6 +17,20 @@ pub(super) fn styled(style: Style, text: &str) -> String {
     format!("{}{text}{}", style.render(), style.render_reset())
 }
 
+/// The text without what a terminal would obey, except colours: teams write events, names and annotations.
+pub(super) fn printable(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for (at, character) in text.char_indices() {
+        let colour = || {
+            let rest = text.get(at + 1..).and_then(|rest| rest.strip_prefix('['));
+            rest.is_some_and(|rest| rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == ';').starts_with('m'))
+        };
+        let obeyed = character.is_control() && character != '\n' && !(character == '\u{1b}' && colour());
+        shown.push(if obeyed { char::REPLACEMENT_CHARACTER } else { character });
+    }
+    shown
+}
+
 /// Characters in a line.
 pub(super) const WIDTH: u16 = 100;
 
@@ -43,5 +57,16 @@ pub(super) fn hidden(text: &mut String, not_visible: &[String]) {
         for what in not_visible {
             wrapped(text, 2, "- ", what);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_of_others_moves_no_cursor_and_sets_no_title() {
+        let shown = printable(&format!("{} \u{1b}[2J\u{1b}]0;owned\u{7}\r\n\u{9b}", styled(RED, "gone")));
+        assert_eq!(shown, format!("{} \u{fffd}[2J\u{fffd}]0;owned\u{fffd}\u{fffd}\n\u{fffd}", styled(RED, "gone")));
     }
 }

@@ -57,7 +57,11 @@ fn refused(place: &NamespaceObjects, resources: &[(String, String)], now: Timest
         let reason_of = |text: &str| text.rsplit_once("rror creating: ").map_or(text, |(_, rest)| rest).to_owned();
         Waiting {
             namespace: place.name.clone(),
-            object: format!("{}/{}", object.kind.as_deref().unwrap_or("?"), object.name.as_deref().unwrap_or("?")),
+            object: line(format!(
+                "{}/{}",
+                object.kind.as_deref().unwrap_or("?"),
+                object.name.as_deref().unwrap_or("?")
+            )),
             reason: if quota.is_some() { "QuotaExceeded" } else { "Refused" }.to_owned(),
             message: quota.unwrap_or_else(|| reason_of(&message)),
             at: at.map(|t| t.to_string()),
@@ -67,6 +71,11 @@ fn refused(place: &NamespaceObjects, resources: &[(String, String)], now: Timest
         }
     };
     last.into_iter().filter(short).map(one).collect()
+}
+
+/// A name from an event, which anybody with the right to write events chooses, in one line.
+fn line(name: String) -> String {
+    if name.contains(char::is_control) { name.replace(char::is_control, "\u{fffd}") } else { name }
 }
 
 fn at(event: &Event) -> Option<Timestamp> {
