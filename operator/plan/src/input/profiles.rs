@@ -37,7 +37,7 @@ pub fn trust_needed(spec: &GpuProfileSpec) -> Trust {
     spec.trust.unwrap_or(if exclusive { Trust::Untrusted } else { Trust::Internal })
 }
 
-/// Reads profiles, the oldest first: of two with one resource the older has it.
+/// Reads profiles, the oldest first, those without a time of creation last: of two with one resource the older has it.
 pub(super) fn read(
     profiles: &[&GpuProfile],
     interner: &mut Interner,
@@ -45,7 +45,8 @@ pub(super) fn read(
 ) -> BTreeMap<ProfileName, Profile> {
     let name = |p: &GpuProfile| p.metadata.name.clone().unwrap_or_default();
     let mut by_age: Vec<_> = profiles.to_vec();
-    by_age.sort_by_key(|p| (p.metadata.creation_timestamp.as_ref().map(|t| t.0), name(p)));
+    let created = |p: &GpuProfile| p.metadata.creation_timestamp.as_ref().map(|t| t.0);
+    by_age.sort_by_key(|p| (created(p).is_none(), created(p), name(p)));
     let mut taken: BTreeMap<String, ProfileName> = BTreeMap::new();
     let mut read = BTreeMap::new();
     for profile in by_age {

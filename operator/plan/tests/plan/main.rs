@@ -26,5 +26,5 @@ fn config() -> proptest::test_runner::Config {
 
 /// Number of fleets that are compared with an exact solver: all from 500 cases on, else in proportion.
 fn fleets(all: u32) -> u32 {
-    all * config().cases.min(500) / 500
+    (all * config().cases.min(500) / 500).max(1)
 }

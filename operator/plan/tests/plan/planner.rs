@@ -48,6 +48,18 @@ fn guarantees_that_fit_on_one_gpu_change_one_gpu() {
 }
 
 #[test]
+fn profile_that_exists_keeps_its_resource_from_a_new_one_with_an_earlier_name() {
+    let mut fleet = demo().mig("dup-1g", "1g.10gb").tenant("team-a", &[("mig-1g", 2)]);
+    fleet.pools[0].spec.profiles.push("dup-1g".into());
+    let existing = fleet.profiles.iter_mut().find(|p| p.metadata.name.as_deref() == Some("mig-1g")).unwrap();
+    existing.metadata.creation_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    let problems = problems(&fleet.plan());
+    let [conflict, ..] = &problems[..] else { panic!("{problems:?}") };
+    assert!(conflict.contains("profile dup-1g uses resource") && conflict.contains("mig-1g has already"), "{conflict}");
+    assert!(!problems.iter().any(|p| p.contains("GpuProfile mig-1g")), "{problems:?}");
+}
+
+#[test]
 fn products_of_labels_do_not_divide_a_pool() {
     let plain = demo().tenant("team-a", &[("mig-1g", 9)]);
     let mut labelled = demo().tenant("team-a", &[("mig-1g", 9)]);
