@@ -6,7 +6,7 @@ use futures::future::try_join_all;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use kube::{
     Api, Client, ResourceExt,
-    api::{ApiResource, DynamicObject, GroupVersionKind, ListParams},
+    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams},
 };
 use serde::{Deserialize, Serialize};
 
@@ -68,6 +68,17 @@ impl World {
         let text = serde_json::to_string(&now).map_err(|e| Error::Text { what: FILE.into(), why: e.to_string() })?;
         let io = |source| Error::Io { what: format!("writing {FILE}"), source };
         fs::write(self.lab.folder().join(FILE), text).map_err(io)
+    }
+
+    /// Deletes the release's programs, which a test may have changed by hand, so that helm creates them again.
+    pub(crate) async fn uninstall_programs(&self) -> Result<()> {
+        self.forget_installed();
+        let (now, ours) = (DeleteParams::default(), ListParams::default().labels(OF_THE_RELEASE));
+        let deployments = Api::<Deployment>::namespaced(self.client.clone(), product::NAMESPACE);
+        deployments.delete_collection(&now, &ours).await?;
+        let sets = Api::<DaemonSet>::namespaced(self.client.clone(), product::NAMESPACE);
+        sets.delete_collection(&now, &ours).await?;
+        Ok(())
     }
 
     /// Before helm runs: what is installed is not known until it has ended.

@@ -79,8 +79,10 @@ pub async fn kill_leader(world: &World) -> Result<()> {
 pub async fn leading(world: &World) -> Result<(String, Vec<String>)> {
     eventually("a leader", PATIENCE, || async {
         let (node, processes) = leader(world, FIND).await?;
-        let none = processes.is_empty();
-        Ok(if none { Err(format!("no operator of the lease runs on {node}")) } else { Ok((node, processes)) })
+        if processes.is_empty() {
+            return Ok(Err(format!("no operator of the lease runs on {node}")));
+        }
+        Ok(Ok((node, processes)))
     })
     .await
 }

@@ -14,9 +14,11 @@ use crate::{Error, Result};
 pub struct LabLock {
     /// The lab's name.
     pub lab: String,
+    /// The holder before was killed, so that it has cleaned up nothing.
+    pub interrupted: bool,
     since: Instant,
-    // the kernel releases a lock when its file is closed
-    _lock: File,
+    // the kernel releases a lock when its file is closed; it has content while the lab is in use
+    lock: File,
 }
 
 impl LabLock {
@@ -31,7 +33,10 @@ impl LabLock {
         loop {
             for lab in &names {
                 if let Some(lock) = lock(lab)? {
-                    return Ok(Self { lab: lab.clone(), since: Instant::now(), _lock: lock });
+                    let io = |source| Error::Io { what: format!("marking lab {lab} as in use"), source };
+                    let interrupted = lock.metadata().map_err(io)?.len() > 0;
+                    (&lock).write_all(b"in use").map_err(io)?;
+                    return Ok(Self { lab: lab.clone(), interrupted, since: Instant::now(), lock });
                 }
             }
             tokio::time::sleep(Duration::from_millis(300)).await;
@@ -54,6 +59,8 @@ fn lock(lab: &str) -> Result<Option<File>> {
 impl Drop for LabLock {
     /// Prints how long the test took, so that slow tests are visible.
     fn drop(&mut self) {
+        // a mark that stays makes the next test install again
+        let _ = self.lock.set_len(0);
         let thread = std::thread::current();
         let seconds = self.since.elapsed().as_secs();
         // not through `print!`, which the test harness captures

@@ -24,23 +24,22 @@ pub struct World {
     pub lab: Lab,
     /// A client with all rights.
     pub client: Client,
-    _lock: LabLock,
+    lock: LabLock,
 }
 
 impl World {
-    /// Waits for a free lab and attaches to it, without installing anything. The API server and all nodes are on: a test that its time limit
-    /// ended has started nothing again.
+    /// Waits for a free lab and attaches to it, without installing anything. A test that its time limit
+    /// ended may have left nodes off and programs changed: all is switched on, and the programs are installed again.
     pub async fn attach() -> Result<Self> {
         let lock = LabLock::acquire().await?;
         let lab = Lab::attach(&lock.lab).await?;
-        lab.start_apiserver().await?;
-        for name in lab.node_names() {
-            let node = lab.node(&name)?;
-            node.power_on().await?;
-            node.wait_booted(PATIENCE).await?;
-        }
+        lab.switch_on().await?;
         let client = lab.client();
-        Ok(Self { lab, client, _lock: lock })
+        let world = Self { lab, client, lock };
+        if world.lock.interrupted {
+            world.uninstall_programs().await?;
+        }
+        Ok(world)
     }
 
     /// Runs a test body and collects logs, events and objects of the lab when it fails.

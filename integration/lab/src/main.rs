@@ -194,8 +194,11 @@ async fn run(command: Command) -> Result<ExitCode> {
 }
 
 async fn start(up: Up) -> Result<()> {
-    if up.keep && Lab::attach(&up.name.name).await.is_ok() {
+    if up.keep
+        && let Ok(lab) = Lab::attach(&up.name.name).await
+    {
         eprintln!("lab: {} runs already", up.name.name);
+        lab.switch_on().await?;
         return images(&up.name.name, &up.pack, true).await;
     }
     let spec = LabSpec {

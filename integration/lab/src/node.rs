@@ -145,11 +145,11 @@ impl NodeHandle {
 
     /// Loads an image tar into its containerd, unless it has the same one. Returns whether it was loaded.
     pub async fn load_image(&self, tar: &Path) -> Result<bool> {
-        let tar = tar.display().to_string();
         let known = self.exec(&["cat", crate::node_init::IMPORTED]).await?.stdout;
-        if known.lines().any(|line| line == tar) {
+        if crate::node_init::is_imported(&known, tar) {
             return Ok(false);
         }
+        let tar = tar.display().to_string();
         let mut argv = crate::node_init::IMPORT.to_vec();
         argv.push(&tar);
         self.run(&argv).await?;

@@ -112,13 +112,18 @@ async fn boot(plan: &Plan, node: &NodePlan, supervisor: &Supervisor) -> Result<(
     Ok(())
 }
 
+/// Is this tar the last of its image in the list? All tars of an image are in one folder, and its tag stays with the last one imported.
+pub fn is_imported(list: &str, tar: &Path) -> bool {
+    list.lines().map(Path::new).rfind(|known| known.parent() == tar.parent()) == Some(tar)
+}
+
 /// Loads an image tar into the node's containerd, unless the same tar was loaded before.
 pub async fn import(ctr: &Path, image: &Path) -> Result<()> {
     let known = fs::read_to_string(IMPORTED).unwrap_or_default();
-    let tar = image.display().to_string();
-    if known.lines().any(|line| line == tar) {
+    if is_imported(&known, image) {
         return Ok(());
     }
+    let tar = image.display().to_string();
     let (_, flags) = IMPORT.split_at(1);
     command(ctr, &[flags, &[&tar]].concat()).await?;
     fs::write(IMPORTED, format!("{known}{tar}\n")).during(|| format!("writing {IMPORTED}"))
@@ -136,4 +141,16 @@ async fn answer(supervisor: &Supervisor, booted: &AtomicBool, request: Request) 
         other => return Err(Error::Missing(format!("a node cannot {other:?}"))),
     }
     Ok(Answer::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn image_that_another_build_has_replaced_is_imported_again() {
+        let list = "/c/agent/a.tar\n/c/operator/x.tar\n/c/agent/b.tar\n";
+        assert!(is_imported(list, Path::new("/c/agent/b.tar")) && is_imported(list, Path::new("/c/operator/x.tar")));
+        assert!(!is_imported(list, Path::new("/c/agent/a.tar")) && !is_imported("", Path::new("/c/agent/a.tar")));
+    }
 }

@@ -121,6 +121,18 @@ impl Lab {
         self.apiserver_ready().await
     }
 
+    /// Starts the API server, the nodes and their network where a caller that was killed has left them off.
+    pub async fn switch_on(&self) -> Result<()> {
+        self.start_apiserver().await?;
+        for name in self.node_names() {
+            let node = self.node(&name)?;
+            node.power_on().await?;
+            node.restore_network().await?;
+            node.wait_booted(PATIENCE).await?;
+        }
+        Ok(())
+    }
+
     /// Waits until exactly `count` pods match the labels (`a=b,c=d`; empty: all of the namespace), all of them ready.
     pub async fn pods_ready(&self, namespace: &str, labels: &str, count: usize) -> Result<Vec<std::sync::Arc<Pod>>> {
         let api = Api::<Pod>::namespaced(self.client(), namespace);

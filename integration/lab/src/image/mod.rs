@@ -11,9 +11,11 @@ use crate::place::Folders;
 use crate::prerequisites::which;
 use crate::progress::Progress;
 use crate::spec::Profile;
+use crate::wait::{PATIENCE, wait_for_all};
 use archive::{File, Files, digest};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, ListParams, ResourceExt};
+use kube::runtime::watcher;
 use layout::{Layout, Source};
 use std::collections::BTreeSet;
 use std::fs;
@@ -109,8 +111,10 @@ impl Lab {
         Ok(loaded)
     }
 
+    /// Deletes the pods of these images, and waits until they are gone: until then their owners count them as ready.
     async fn restart_pods(&self, images: &[&str]) -> Result<()> {
         let pods = Api::<Pod>::all(self.client()).list(&ListParams::default()).await;
+        let mut deleted = BTreeSet::new();
         for pod in pods.asking(|| "listing pods".to_owned())? {
             let runs = pod.spec.iter().flat_map(|spec| &spec.containers);
             let stale = runs.filter_map(|container| container.image.as_deref()).any(|image| images.contains(&image));
@@ -119,9 +123,16 @@ impl Lab {
                 let api = Api::<Pod>::namespaced(self.client(), &pod.namespace().unwrap_or_default());
                 let gone = api.delete(&pod.name_any(), &DeleteParams::default()).await;
                 gone.asking(|| format!("deleting pod {}", pod.name_any()))?;
+                deleted.extend(pod.uid());
             }
         }
-        Ok(())
+        let is_old = |pod: &Pod| pod.metadata.uid.as_ref().is_some_and(|uid| deleted.contains(uid));
+        let all = watcher::Config::default();
+        wait_for_all(Api::<Pod>::all(self.client()), all, "pods of old images to end", PATIENCE, |pods| {
+            !pods.iter().any(|pod| is_old(pod))
+        })
+        .await
+        .map(drop)
     }
 }
 
