@@ -10,9 +10,12 @@ use e2e::{
     scenario,
     wait::{PATIENCE, eventually, rounds},
 };
-use gputenancy_crds::{GpuPool, GpuTenant};
+use gputenancy_crds::{GpuPool, GpuTenant, names};
 use k8s_openapi::{
-    api::{coordination::v1::Lease, core::v1::Node},
+    api::{
+        coordination::v1::Lease,
+        core::v1::{Node, Pod},
+    },
     apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry,
 };
 use kube::{
@@ -107,12 +110,30 @@ async fn touch<K: e2e::objects::ClusterObject>(world: &World, round: u32) -> Res
     Ok(u32::try_from(objects.len()).unwrap_or_default().into())
 }
 
+/// Has the fleet decided again: whether a pod may be evicted is one of the things that it decides by, unlike annotations of pools.
+async fn decide_again(world: &World, round: u32) -> Result<f64> {
+    let pods = Api::<Pod>::all(world.client.clone());
+    let pod = pods.list(&ListParams::default()).await?.items.into_iter().find(|pod| {
+        let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+        containers.filter_map(|c| c.resources.as_ref()?.limits.as_ref()).any(|l| l.keys().any(|k| k.contains("mig-")))
+    });
+    let pod = pod.ok_or_else(|| Error::Wrong("no pod has a device".into()))?;
+    let stays = round.is_multiple_of(2).to_string();
+    let note = Patch::Merge(json!({"metadata": {"annotations": {names::DO_NOT_EVICT: stays}}}));
+    let here = Api::<Pod>::namespaced(world.client.clone(), &pod.namespace().unwrap_or_default());
+    here.patch(&pod.name_any(), &PatchParams::default(), &note).await?;
+    Ok(1.0)
+}
+
 /// Has every tenant and the fleet reconciled once more, by annotations, and waits for that and for a full scan by each agent. Returns the number of
-/// annotated tenants and pools.
-async fn repeat_work(world: &World, round: u32) -> Result<[(&'static str, f64); 2]> {
+/// annotated objects.
+async fn repeat_work(world: &World, round: u32) -> Result<[(&'static str, f64); 3]> {
     let before = work(world).await?;
-    let touched =
-        [("gputenants", touch::<GpuTenant>(world, round).await?), ("gpupools", touch::<GpuPool>(world, round).await?)];
+    let touched = [
+        ("gputenants", touch::<GpuTenant>(world, round).await?),
+        ("gpupools", touch::<GpuPool>(world, round).await?),
+        ("pods", decide_again(world, round).await?),
+    ];
     eventually("every tenant and the fleet reconciled, and all GPUs scanned", PATIENCE, || async {
         let now = work(world).await?;
         let wanted = [touched[0].1, 1.0].into_iter().chain(scenario::NODES.map(|_| 1.0));
