@@ -41,13 +41,10 @@ struct Node {
 }
 
 impl Node {
-    /// `None` where no cgroup can be created.
-    async fn new(name: &str, supported: bool) -> Option<Self> {
+    async fn new(name: &str, supported: bool) -> Self {
         let cgroups = silicon::cgroup::hierarchy().join(format!("gputenancy-{name}-{}", std::process::id()));
-        if let Err(error) = fs::create_dir_all(&cgroups) {
-            eprintln!("not tested: {}: {error}", cgroups.display());
-            return None;
-        }
+        fs::create_dir_all(&cgroups)
+            .unwrap_or_else(|error| panic!("{}: {error}: run the tests as root", cgroups.display()));
         let sim = Sim::new("a100-80gb", 1);
         fs::create_dir_all(sim.root.path().join("logs")).unwrap();
         supports(&sim, supported);
@@ -60,7 +57,7 @@ impl Node {
         let nvml = NvmlThread::start(paths, Calls::new(Metrics::default()), Deadlines::default()).unwrap();
         let inventory = nvml.read(Scan::Full, false, Vec::new()).await.unwrap();
         let limiter = limiter(&sim, true, &nvml);
-        Some(Self { sim, nvml, cgroups, inventory, limiter })
+        Self { sim, nvml, cgroups, inventory, limiter }
     }
 
     /// The cgroup of a container that has started.
@@ -163,7 +160,7 @@ const HARD: u64 = (LIMIT.cast_unsigned() + CONTEXT) << 20;
 
 #[tokio::test]
 async fn limit_of_a_container_holds_a_program_without_the_library_and_its_neighbour_is_not_affected() {
-    let Some(mut node) = Node::new("hold", true).await else { return };
+    let mut node = Node::new("hold", true).await;
     let (greedy, other) = (node.start("greedy", "a"), node.start("other", "b"));
     assert_eq!(node.reconcile(&["greedy"], ShimState::Served).await, DriverLimits::Supported);
     assert_eq!(node.limits(), [(greedy.clone(), 0, HARD)]);
@@ -182,7 +179,7 @@ async fn limit_of_a_container_holds_a_program_without_the_library_and_its_neighb
 
 #[tokio::test]
 async fn hard_limit_follows_the_size_of_a_fraction_in_both_directions_and_not_below_present_use() {
-    let Some(node) = Node::new("resize", true).await else { return };
+    let node = Node::new("resize", true).await;
     let cgroup = node.start("p", "1");
     let fraction = |mib: i64, resize| {
         let device = node.device(0);
@@ -249,7 +246,7 @@ fn ledger_used(files: &ShareFiles) -> u64 {
 
 #[tokio::test]
 async fn limits_follow_restarts_of_container_and_agent_and_end_with_the_option() {
-    let Some(mut node) = Node::new("restart", true).await else { return };
+    let mut node = Node::new("restart", true).await;
     let first = node.start("p", "c");
     node.reconcile(&["p"], ShimState::Served).await;
     let second = node.start("p", "d");
@@ -268,7 +265,7 @@ async fn limits_follow_restarts_of_container_and_agent_and_end_with_the_option()
 
 #[tokio::test]
 async fn driver_without_limits_leaves_the_library_and_so_does_another_product() {
-    let Some(mut node) = Node::new("absent", false).await else { return };
+    let mut node = Node::new("absent", false).await;
     let cgroup = node.start("p", "f");
     assert_eq!(node.reconcile(&["p"], ShimState::Served).await, DriverLimits::NotSupported);
     assert_eq!(node.limits(), []);
@@ -287,7 +284,7 @@ async fn driver_without_limits_leaves_the_library_and_so_does_another_product() 
 
 #[tokio::test]
 async fn driver_that_refuses_limits_counts_as_without_after_three_reconciles() {
-    let Some(mut node) = Node::new("refuse", true).await else { return };
+    let mut node = Node::new("refuse", true).await;
     node.start("p", "0");
     node.sim.inject("nvmlDeviceSetMemoryLimits_v1", 1, Some(3), silicon::fault::Effect::Fail(4));
     let mut found = Vec::new();

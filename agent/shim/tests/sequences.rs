@@ -252,7 +252,7 @@ fn check(call: &Call, oracle: &mut Oracle, program: &mut Calls<'_>, share: &Shar
 proptest! {
     // each starts a program in a container
     #![proptest_config(ProptestConfig {
-        cases: ProptestConfig::default().cases / 10,
+        cases: (ProptestConfig::default().cases / 10).max(1),
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
