@@ -45,8 +45,6 @@ labs-count:
 test: ## all checks of a change: format, clippy, licences, unit, property and lab tests, tests of the API server, end to end
 	integration/tools/suite gate
 
-test-all: export PROPTEST_CASES := 10000
-test-all: export GPUTENANCY_ROUNDS := 10
 test-all: ## every test there is, with 10,000 cases for each property
 	integration/tools/suite full
 
@@ -66,6 +64,8 @@ end-to-end: labs ## the end-to-end tests, in LABS labs at once; LEVEL=full for a
 
 virtual-clusters: LEVEL := full
 virtual-clusters: virtual-tools ## all end-to-end tests of virtual clusters, with the real vCluster (builds it once, 13 minutes)
+	@# the others would take the memory and the time of virtual clusters
+	for n in $$(seq $$(($(VIRTUAL_LABS) + 1)) $(LABS)); do $(SUDO) $(LAB) down --name $(LAB_NAME)-$$n; done
 	$(MAKE) labs LABS=$(VIRTUAL_LABS)
 	GPUTENANCY_LABS=$(VIRTUAL_LABS) $(NEXTEST) virtual-clusters $(LEVEL) --test-threads $(VIRTUAL_LABS) $(TEST)
 

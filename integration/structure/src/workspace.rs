@@ -64,6 +64,11 @@ pub fn test_programs() -> Result<BTreeMap<String, Vec<String>>, WorkspaceError> 
     Ok(packages()?.into_iter().map(tests).collect())
 }
 
+/// The root files of all targets, programs of tests and benchmarks included.
+pub fn roots() -> Result<Vec<PathBuf>, WorkspaceError> {
+    Ok(packages()?.into_iter().flat_map(|package| package.targets).map(|target| target.src_path).collect())
+}
+
 /// The sets of features that each crate is built with for the whole workspace, by name and version: by `cargo build`, or with `tests` also
 /// what its tests need. What procedural macros are built from is left out: cargo unifies it apart.
 pub fn features(tests: bool) -> Result<BTreeMap<String, BTreeSet<String>>, WorkspaceError> {

@@ -1,5 +1,10 @@
 //! What cargo builds: few programs of tests, and each dependency once.
 
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
 use structure::workspace;
 
 /// Crates with more than one program of integration tests, each with its number and the reason.
@@ -17,6 +22,42 @@ fn crate_has_one_program_of_integration_tests() {
             "{name} links {list}: make them modules of tests/main.rs, with autotests = false"
         );
     }
+}
+
+/// All Rust sources below a folder.
+fn sources(folder: &Path, found: &mut Vec<(PathBuf, String)>) {
+    for path in fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().path()) {
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = fs::read_to_string(&path).unwrap();
+            found.push((path, text));
+        }
+    }
+}
+
+/// The names by which other files refer to a file.
+fn names(file: &Path) -> [String; 2] {
+    let stem = |path: &Path| path.file_stem().unwrap().to_str().unwrap().to_owned();
+    let module = if stem(file) == "mod" { stem(file.parent().unwrap()) } else { stem(file) };
+    [format!("mod {module};"), format!("{}\"", file.file_name().unwrap().to_str().unwrap())]
+}
+
+#[test]
+fn every_file_of_tests_and_benchmarks_belongs_to_a_program() {
+    let roots = workspace::roots().unwrap();
+    let crates = roots.iter().filter_map(|root| root.ancestors().find(|folder| folder.join("Cargo.toml").exists()));
+    let mut all = Vec::new();
+    for folder in crates.collect::<std::collections::BTreeSet<_>>() {
+        for part in ["tests", "benches"] {
+            sources(&folder.join(part), &mut all);
+        }
+    }
+    assert!(all.len() > 100, "{}", all.len());
+    let refers = |text: &str, file: &Path| names(file).iter().any(|name| text.contains(name));
+    let orphan = |file: &PathBuf| !roots.contains(file) && !all.iter().any(|(_, text)| refers(text, file));
+    let orphans: Vec<&PathBuf> = all.iter().map(|(file, _)| file).filter(|file| orphan(file)).collect();
+    assert!(orphans.is_empty(), "no program has these files: add `mod NAME;` to tests/main.rs: {orphans:?}");
 }
 
 #[test]
