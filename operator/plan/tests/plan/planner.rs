@@ -53,10 +53,11 @@ fn profile_that_exists_keeps_its_resource_from_a_new_one_with_an_earlier_name() 
     fleet.pools[0].spec.profiles.push("dup-1g".into());
     let existing = fleet.profiles.iter_mut().find(|p| p.metadata.name.as_deref() == Some("mig-1g")).unwrap();
     existing.metadata.creation_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
-    let problems = problems(&fleet.plan());
-    let [conflict, ..] = &problems[..] else { panic!("{problems:?}") };
-    assert!(conflict.contains("profile dup-1g uses resource") && conflict.contains("mig-1g has already"), "{conflict}");
-    assert!(!problems.iter().any(|p| p.contains("GpuProfile mig-1g")), "{problems:?}");
+    let read = fleet.snapshot().1.into_iter().map(|problem| problem.to_string());
+    let problems: Vec<String> = read.chain(problems(&fleet.plan())).collect();
+    let refused = |p: &String| p.contains("profile dup-1g uses resource") && p.contains("profile mig-1g has already");
+    assert!(problems.iter().any(refused), "{problems:?}");
+    assert!(!problems.iter().any(|p| p.contains("create GpuProfile mig-1g")), "{problems:?}");
 }
 
 #[test]
