@@ -70,7 +70,8 @@ pub async fn cancel_notice(node: NodeContext<'_>, pod: &PodName, uid: &str) -> R
     Ok(Written::Done)
 }
 
-/// Sets or removes the notice; false: the pod is gone. The event alone tells about a pod that cannot be changed, or not in time.
+/// Sets or removes the notice; false: the pod is gone, or its notice could not be removed, which the next decision tries again. Of a notice that
+/// cannot be set, or not in time, the event alone tells.
 async fn annotate(node: NodeContext<'_>, pod: &PodName, uid: &str, text: Value) -> kube::Result<bool> {
     // the uid is a precondition: another pod may have the name by now
     let sets = !text.is_null();
@@ -79,14 +80,14 @@ async fn annotate(node: NodeContext<'_>, pod: &PodName, uid: &str, text: Value) 
     let api = Api::<Unmanaged<Pod>>::namespaced(writer.client(), &pod.namespace);
     let Ok(merged) = tokio::time::timeout(ANNOTATION, writer.merge(&api, &pod.name, &fields)).await else {
         tracing::warn!(%pod, "the pod's annotation was not written within {} s", ANNOTATION.as_secs());
-        return Ok(true);
+        return Ok(sets);
     };
     match merged {
         Ok(_) => Ok(true),
         // annotations that fill what the API server permits leave no room for another, and it may take too long to compare the pod
         Err(kube::Error::Api(status)) if (status.code == 422 && sets) || status.code == 504 => {
-            tracing::warn!(%pod, error = %status, "notice not written into the pod");
-            Ok(true)
+            tracing::warn!(%pod, error = %status, "annotation not written into the pod");
+            Ok(sets)
         }
         Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(false),
         Err(error) => Err(error),

@@ -111,6 +111,9 @@ fn echo(mut body: Value, path: &str) -> Value {
     }
     body["metadata"]["name"] = json!(name);
     body["metadata"]["generation"] = json!(2);
+    if let Some(annotations) = body.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
+        annotations.retain(|_, value| !value.is_null());
+    }
     if path.contains("/gpunodes/") && body["spec"].is_null() {
         body["spec"] = json!({});
     }
@@ -373,6 +376,20 @@ async fn pods_whose_changes_hang_delay_no_notice_of_another_and_are_told_by_an_e
     assert_eq!((failure, world.seconds()), (None, 3));
     assert_eq!(world.api.count(&Method::PATCH, "/pods/job"), 9);
     assert_eq!(world.api.count(&Method::POST, "/events"), 9, "an event for each pod");
+}
+
+#[tokio::test(start_paused = true)]
+async fn pod_whose_notice_cannot_be_removed_is_not_told_that_it_is() {
+    for (answer, events) in [(Some(Answer::Hang), 0), (Some(Answer::Code(504)), 0), (None, 1)] {
+        let mut world = World::new(1);
+        if let Some(answer) = answer {
+            world.api.rule("/namespaces/n-00/pods", Some(answer));
+        }
+        let cancelled_evictions = [(pod_on("n-00"), "n-00".to_owned())].into();
+        world.decide(FleetDecision { cancelled_evictions, ..FleetDecision::default() });
+        assert_eq!(world.next().await.1, None);
+        assert_eq!(world.api.count(&Method::POST, "/events"), events);
+    }
 }
 
 #[tokio::test(start_paused = true)]
