@@ -1,11 +1,10 @@
 //! What cargo builds: few programs of tests, and each dependency once.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use structure::workspace;
+
+use super::files::sources;
 
 /// Crates with more than one program of integration tests, each with its number and the reason.
 const PROGRAMS: &[(&str, usize, &str)] = &[];
@@ -24,18 +23,6 @@ fn crate_has_one_program_of_integration_tests() {
     }
 }
 
-/// All Rust sources below a folder.
-fn sources(folder: &Path, found: &mut Vec<(PathBuf, String)>) {
-    for path in fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().path()) {
-        if path.is_dir() {
-            sources(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let text = fs::read_to_string(&path).unwrap();
-            found.push((path, text));
-        }
-    }
-}
-
 /// The names by which other files refer to a file.
 fn names(file: &Path) -> [String; 2] {
     let stem = |path: &Path| path.file_stem().unwrap().to_str().unwrap().to_owned();
@@ -50,7 +37,7 @@ fn every_file_of_tests_and_benchmarks_belongs_to_a_program() {
     let mut all = Vec::new();
     for folder in crates.collect::<std::collections::BTreeSet<_>>() {
         for part in ["tests", "benches"] {
-            sources(&folder.join(part), &mut all);
+            all.extend(sources(&folder.join(part)));
         }
     }
     assert!(all.len() > 100, "{}", all.len());

@@ -2,6 +2,8 @@
 
 use std::{fs, path::Path};
 
+use super::files::sources;
+
 const GROUPS: [&str; 9] = [
     "MIG change",
     "sharing modes",
@@ -37,25 +39,12 @@ fn tests_of_the_gate_exist() {
     }
 }
 
-/// All of the repository's Rust sources.
-fn sources(folder: &Path, found: &mut Vec<String>) {
-    for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
-        let (path, name) = (entry.path(), entry.file_name().into_string().unwrap());
-        if path.is_dir() && name != "target" && !name.starts_with('.') {
-            sources(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            found.push(fs::read_to_string(path).unwrap());
-        }
-    }
-}
-
 #[test]
 fn tests_of_level_full_exist() {
-    let mut texts = Vec::new();
-    sources(integration().parent().unwrap(), &mut texts);
+    let files = sources(integration().parent().unwrap());
     for name in section("full").into_iter().filter(|line| !line.starts_with('#')) {
         let function = format!("fn {}()", name.rsplit("::").next().unwrap());
-        assert!(texts.iter().any(|text| text.contains(&function)), "integration/levels: no test is named {name}");
+        assert!(files.iter().any(|(_, text)| text.contains(&function)), "integration/levels: no test is named {name}");
     }
 }
 

@@ -3,5 +3,6 @@
 
 mod crates;
 mod docs;
+mod files;
 mod levels;
 mod modules;

@@ -38,7 +38,7 @@ fn status(world: &mut World, step: AgentStep, error: Option<(&str, i32)>) {
     status.gpus[0].error = error.map(record);
 }
 
-fn carving() -> World {
+fn partitioning() -> World {
     let mut world = calm();
     until(&mut world, ChangePhase::Partitioning);
     world
@@ -56,7 +56,7 @@ fn first_event(decision: &ChangeDecision) -> (&'static str, String) {
 
 #[test]
 fn a_refused_placement_goes_back_at_once() {
-    let mut world = carving();
+    let mut world = partitioning();
     status(&mut world, AgentStep::Failed, Some(("nvmlDeviceCreateGpuInstanceWithPlacement", 23)));
     let decision = world.decide();
     assert_eq!(next_phase(&decision), Some(ChangePhase::RollingBack));
@@ -68,7 +68,7 @@ fn a_refused_placement_goes_back_at_once() {
 #[test]
 fn other_refusals_are_told_apart() {
     for (code, name) in [(19, "InUse"), (16, "ResetRequired"), (4, "NvmlFailed"), (999, "NvmlFailed")] {
-        let mut world = carving();
+        let mut world = partitioning();
         status(&mut world, AgentStep::Failed, Some(("nvmlGpuInstanceDestroy", code)));
         let decision = world.decide();
         assert_eq!((next_phase(&decision), first_event(&decision).0), (Some(ChangePhase::RollingBack), name), "{code}");
@@ -77,7 +77,7 @@ fn other_refusals_are_told_apart() {
 
 #[test]
 fn a_lost_gpu_is_given_up_while_it_is_carved_and_left_in_peace_until_it_is_back() {
-    let mut world = carving();
+    let mut world = partitioning();
     status(&mut world, AgentStep::Failed, Some(("nvmlGpuInstanceDestroy", 15)));
     let decision = world.decide();
     assert_eq!((next_phase(&decision), first_event(&decision).0), (Some(ChangePhase::Stuck), "GpuLost"));
@@ -119,7 +119,7 @@ fn an_unhealthy_gpu_evicts_nobody() {
 
 #[test]
 fn a_pending_mode_is_waited_for_and_then_named() {
-    let mut world = carving();
+    let mut world = partitioning();
     status(&mut world, AgentStep::WaitingForReset, Some(("nvidia-smi --gpu-reset", 19)));
     let decision = world.decide();
     assert_eq!(decision.spec, None);
@@ -135,7 +135,7 @@ fn a_pending_mode_is_waited_for_and_then_named() {
 
 #[test]
 fn a_node_that_is_partitioned_as_a_whole_times_out_only_without_an_open_request() {
-    let mut world = carving();
+    let mut world = partitioning();
     world.partitioner = Partitioner::MigManager;
     status(&mut world, AgentStep::Steady, None);
     world.now += SignedDuration::from_mins(6);
@@ -148,7 +148,7 @@ fn a_node_that_is_partitioned_as_a_whole_times_out_only_without_an_open_request(
 
 #[test]
 fn a_process_in_the_way_is_named_with_its_pid_command_container_and_pod() {
-    let mut world = carving();
+    let mut world = partitioning();
     status(&mut world, AgentStep::WaitingForClients, None);
     let container = DeviceOwner { namespace: "team-b".into(), pod: "monitor-x7k2p".into(), container: "main".into() };
     let holder =
