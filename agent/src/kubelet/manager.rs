@@ -184,12 +184,13 @@ impl<'a> Manager<'a> {
         metrics: Metrics,
     ) -> Self {
         let pod_resources = PodResources::at(&config.pod_resources_socket());
+        let requests = channels.requests.clone();
         Self {
             driver_root,
             node,
             channels,
             allocatable: node.latest(),
-            lookup: OwnerLookup { journal: Arc::default(), pod_resources },
+            lookup: OwnerLookup { journal: Arc::default(), pod_resources, requests },
             wake: Arc::default(),
             metrics,
             stop: CancellationToken::new(),

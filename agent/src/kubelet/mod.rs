@@ -6,6 +6,7 @@ mod allocation_model;
 pub mod cdi;
 pub mod config;
 pub mod device_list;
+mod former_owners;
 pub mod journal;
 mod manager;
 mod own_node;

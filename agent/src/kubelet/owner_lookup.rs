@@ -2,14 +2,16 @@
 //!
 //! kubelet may allocate a device that a container has: a query of the pod resources API during an allocation, as this agent and metrics
 //! exporters send it, may make kubelet drop that allocation (kubernetes/kubernetes#137534, observed with 1.36). So a device with an owner
-//! is neither preferred nor allocated again. kubelet is queried each time, because the journal may be older than kubelet's last restart.
+//! is neither preferred nor allocated again. kubelet is queried each time, because the journal may be older than kubelet's last restart;
+//! what it has forgotten since stays with pods that run.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use gputenancy_crds::names::is_device_resource;
+use tokio::sync::watch;
 use tonic::Status;
 
-use super::journal::AllocationJournal;
+use super::{journal::AllocationJournal, requests::PodRequests};
 use crate::{
     device::{DeviceId, Owners},
     grpc::pod_resources::PodResources,
@@ -28,6 +30,8 @@ pub struct OwnerLookup {
     pub journal: Arc<AllocationJournal>,
     /// Kubelet's API.
     pub pod_resources: PodResources,
+    /// Requests of the node's pods; none without the right to read pods.
+    pub requests: watch::Receiver<Option<PodRequests>>,
 }
 
 impl OwnerLookup {
@@ -56,9 +60,10 @@ impl OwnerLookup {
         }
     }
 
-    /// The owner of each device, as kubelet reports it.
+    /// The owner of each device, as kubelet reports it, and of devices that it has forgotten while their pods run.
     pub async fn owners(&self) -> Result<Owners, Status> {
-        Ok(self.journal.resolve_legacy_ids(self.pod_resources.owners(is_device_resource).await?))
+        let answer = self.journal.resolve_legacy_ids(self.pod_resources.owners(is_device_resource).await?);
+        Ok(self.journal.complete_owners(answer, self.requests.borrow().as_ref()))
     }
 }
 

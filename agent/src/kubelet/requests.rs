@@ -18,6 +18,7 @@ pub struct PodRequests(BTreeMap<PodName, PodRequest>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct PodRequest {
+    uid: String,
     counts: Counts,
     /// When the pod was first seen on this node.
     since: Instant,
@@ -49,6 +50,16 @@ impl PodRequests {
     pub fn waiting<'a>(&self, resource: &str, owners: impl IntoIterator<Item = &'a DeviceOwner>) -> BTreeSet<String> {
         let waiting = self.without_device(owners).filter(|(_, request)| request.counts.contains_key(resource));
         waiting.map(|((namespace, _), _)| namespace.clone()).collect()
+    }
+
+    /// UID of a pod; `None` for one that requests no device.
+    pub fn uid(&self, pod: &PodName) -> Option<&str> {
+        Some(self.0.get(pod)?.uid.as_str())
+    }
+
+    /// Number of devices that a pod requests, of all resources.
+    pub fn amount(&self, pod: &PodName) -> u64 {
+        self.0.get(pod).map_or(0, |request| request.counts.values().sum())
     }
 
     /// Name of the `RuntimeClass` of a pod; `None` for a pod without one, or that requests no device.
@@ -86,8 +97,10 @@ impl PodRequests {
             return self.delete(pod);
         }
         let class = pod.spec.as_ref().and_then(|spec| spec.runtime_class_name.clone());
-        let new = PodRequest { counts: Counts::new(), since: now, class, admitted: false };
+        let uid = pod.metadata.uid.clone().unwrap_or_default();
+        let new = PodRequest { uid: uid.clone(), counts: Counts::new(), since: now, class, admitted: false };
         let request = self.0.entry(pod_name(pod)).or_insert(new);
+        request.uid = uid;
         request.admitted = is_admitted(pod);
         std::mem::replace(&mut request.counts, counts) != request.counts
     }
