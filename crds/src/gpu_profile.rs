@@ -36,6 +36,8 @@ pub const DEFAULT_MAX_REPLICAS: i32 = 8;
     validation = Rule::new("!has(self.trust) || self.trust != 'Untrusted' || has(self.device.whole) || has(self.device.mig)").message("spec.trust: a shared device cannot be offered to Untrusted tenants; write trust: Internal or Trusted, or use device.mig"),
     validation = Rule::new("!has(self.resourceName) || has(self.device.whole) || has(self.device.mig) || (self.resourceName != 'nvidia.com/gpu' && (!self.resourceName.startsWith('nvidia.com/mig-') || self.resourceName.endsWith('.shared')))").message("spec.resourceName: a shared profile may not use the name of an exclusive device; leave it out or write gputenancy.io/<name>"),
     validation = Rule::new("!has(self.resourceName) || !self.resourceName.startsWith('gputenancy.io/canary_')").message("spec.resourceName: names that begin with gputenancy.io/canary_ are for the operator's canary pods; choose another"),
+    validation = Rule::new("!has(self.resourceName) || self.resourceName.split('/')[1].size() <= 63").message("spec.resourceName: Kubernetes permits 63 characters after the slash; choose a shorter name"),
+    validation = Rule::new("!has(self.resourceName) || (!self.resourceName.startsWith('requests.') && !self.resourceName.split('/')[0].endsWith('kubernetes.io'))").message("spec.resourceName: Kubernetes has no extended resources in kubernetes.io, nor any that begin with requests.; write gputenancy.io/<name>"),
     validation = Rule::new("!has(self.maxPerPod) || has(self.device.whole) || has(self.device.mig) || self.maxPerPod == 1").message("spec.maxPerPod: a pod gets one share of a shared device; write maxPerPod: 1 or leave it out"),
     validation = Rule::new("!has(self.sharing) || has(self.device.timeSlice) || has(self.device.mps)").message("spec.sharing: it is about the pods that share device.timeSlice and device.mps; leave it out for other devices"),
     validation = Rule::new("(has(self.device.timeSlice) ? self.device.timeSlice.replicas : has(self.device.mps) && has(self.device.mps.replicas) ? self.device.mps.replicas : 0) <= (has(self.sharing) && has(self.sharing.maxReplicas) ? self.sharing.maxReplicas : 8)").message("spec.device: replicas are more than spec.sharing.maxReplicas (default 8); write fewer replicas, or raise spec.sharing.maxReplicas with spec.sharing.evidence or spec.sharing.reason"),
@@ -52,7 +54,9 @@ pub struct GpuProfileSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(max = 100),
-        regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
+        regex(
+            pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+        )
     )]
     pub resource_name: Option<String>,
     /// Most devices that one pod may request; never more than the tenant's guarantee. Default: the guarantee, and 1 for shares.

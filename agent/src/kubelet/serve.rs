@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use sha2::{Digest as _, Sha256};
 use tokio::{net::UnixListener, sync::Notify, task::JoinHandle};
 use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
@@ -33,10 +34,17 @@ const WATCH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Delay before the next registration: if the old call ended after it, kubelet would close the new one.
 const CLOSE_DELAY: Duration = Duration::from_millis(200);
 
-/// File name of a resource's socket.
+/// Most characters of a resource in the name of its socket. The path of a socket has 107 bytes at most (`sun_path` of unix(7)); this leaves 43 for
+/// the folder, which by default has 32.
+const LEGIBLE: usize = 40;
+
+/// File name of a resource's socket: what can be read of the resource, and a hash, because resources that differ only in other characters, or only
+/// at their end, must not share a socket.
 pub fn socket_name(resource: &str) -> String {
-    let slug: String = resource.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).collect();
-    format!("gputenancy-{slug}.sock")
+    let legible = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
+    let slug: String = resource.chars().take(LEGIBLE).map(legible).collect();
+    let [a, b, c, d, ..] = <[u8; 32]>::from(Sha256::digest(resource));
+    format!("gputenancy-{slug}-{:08x}.sock", u32::from_be_bytes([a, b, c, d]))
 }
 
 /// Serves and registers until `plugin.stop`; `register` starts over.

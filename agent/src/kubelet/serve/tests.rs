@@ -127,7 +127,11 @@ impl Fixture {
         let origins = Origins { proc_root, logs, pods: crate::seen_pods::SeenPods::default() };
         let plugin = Plugin {
             resource: R.to_owned(),
-            lookup: OwnerLookup { journal, pod_resources: PodResources::at(&config.pod_resources_socket()) },
+            lookup: OwnerLookup {
+                journal,
+                pod_resources: PodResources::at(&config.pod_resources_socket()),
+                requests: watch::channel(None).1,
+            },
             handover: HandoverCheck::new(read, origins),
             mps: None,
             shim: None,
@@ -167,7 +171,7 @@ impl Fixture {
     }
 
     fn own_socket(&self) -> PathBuf {
-        self.folder().join("gputenancy-nvidia.com-gpu.sock")
+        self.folder().join(socket_name("nvidia.com/gpu"))
     }
 }
 
@@ -335,6 +339,23 @@ async fn preferred_allocation_includes_the_required_devices() {
 
 #[test]
 fn socket_names_are_plain_file_names() {
-    assert_eq!(socket_name("nvidia.com/mig-1g.10gb.me"), "gputenancy-nvidia.com-mig-1g.10gb.me.sock");
+    let name = socket_name("nvidia.com/mig-1g.10gb.me");
+    assert!(name.starts_with("gputenancy-nvidia.com-mig-1g.10gb.me-"), "{name}");
     assert!(!socket_name("gputenancy.io/../x").contains('/'));
+}
+
+proptest::proptest! {
+    #[test]
+    fn each_resource_has_a_socket_of_its_own_that_can_be_bound(
+        resources in proptest::collection::btree_set("[a-z0-9]{1,12}[.][a-z]{2,20}/[a-zA-Z0-9][-_.a-zA-Z0-9]{0,61}[a-zA-Z0-9]", 2..20),
+        same in "[-_.]{1,3}",
+    ) {
+        // and some that differ in one character that a file name may not show
+        let twins = same.chars().map(|c| format!("gputenancy.io/x{c}y"));
+        let resources: std::collections::BTreeSet<String> = resources.into_iter().chain(twins).collect();
+        let names: std::collections::BTreeSet<String> = resources.iter().map(|resource| socket_name(resource)).collect();
+        proptest::prop_assert_eq!(names.len(), resources.len());
+        let longest = names.iter().map(|name| "/var/lib/kubelet/device-plugins/".len() + name.len()).max().unwrap();
+        proptest::prop_assert!(longest <= 107);
+    }
 }
