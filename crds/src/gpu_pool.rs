@@ -8,7 +8,9 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ChangePhase, DurationText, Enforcement, MigManagerRules, Rollout, RolloutStatus, tolerant::Extensible};
+use crate::{
+    ChangePhase, DurationText, Enforcement, MigManagerRules, NodeHealth, Rollout, RolloutStatus, tolerant::Extensible,
+};
 
 /// GPU nodes, the profiles that they offer, and the rules for changes.
 #[derive(CustomResource, KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
@@ -95,6 +97,9 @@ pub struct GpuPoolSpec {
     /// What is demanded of the limits of shares, and what follows when a pod does not keep to them. Default: nothing, events and metrics.
     #[serde(default, skip_serializing_if = "Enforcement::is_default")]
     pub enforcement: Enforcement,
+    /// Which verdicts of others on a node count: cordons, taints and conditions. Default: all that are known.
+    #[serde(default, skip_serializing_if = "NodeHealth::is_default")]
+    pub health: NodeHealth,
 }
 
 /// A taint on every node of a pool.
@@ -468,7 +473,7 @@ pub struct GpuPoolStatus {
     /// Generation of the spec that this status refers to; -1 before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Ready, Reconciling, Stalled; DemandMet: every guarantee is served; AgentSilent: agents of nodes do not report; ForeignPartitioner: another
+    /// Ready, Reconciling, Stalled; DemandMet: every guarantee is served; AgentSilent: agents of nodes do not report; NodesMarked: nodes are cordoned, tainted or marked as unhealthy; ForeignPartitioner: another
     /// product owns GPUs; EnforcementMet with spec.enforcement.minimum; RolledOut with spec.rollout.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

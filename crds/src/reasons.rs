@@ -87,6 +87,7 @@ table! { TYPES:
     "ForeignPartitioner", "GpuPool", "Another product, or a newer release of this one, owns GPUs of a node; nothing is changed there.", "Do what the message says.";
     "EnforcementMet", "GpuPool", "Every node of the pool can limit shares as spec.enforcement.minimum demands; only with a minimum other than None.", "See the reason.";
     "AgentSilent", "GpuPool", "The agent of a node does not report: its devices do not count as free, and no change starts there.", "Do what the message says; when the agent returns all resumes, except a staged rollout that has stopped.";
+    "NodesMarked", "GpuPool", "Others have cordoned or tainted nodes, or marked them as unhealthy: their free devices do not count, and no change starts or proceeds there. Running pods keep their devices.", "When the node is in order, uncordon it or remove the taint; spec.health says what counts.";
     "NvmlReady", "GpuNode", "NVML responds.", "See the reason.";
     "Resized", "GpuProfile", "No running pod has more memory than device.fraction.memory. The condition exists only while it is False.", "See the reason.";
     "IntervalApplied", "GpuProfile", "The length of time-slices is set; only with device.timeSlice.interval other than Default.", "See the reason.";
@@ -139,6 +140,7 @@ reasons! { CONDITIONS:
     GPU_MISSING = "GpuMissing", "GpuNode", "The spec names GPUs that NVML does not list.", "Restart the node; replace the GPU if it stays away.";
     GPU_UNHEALTHY = "GpuUnhealthy", "GpuNode", "A critical Xid or uncorrectable ECC error was reported.", "Reset or replace the GPU.";
     GRANTED = "Granted", "GpuTenant", "Each namespace has its grant.", "None.";
+    MARKED = "Marked", "GpuPool", "Others have cordoned or tainted a node of the pool, or marked it as unhealthy.", "When the node is in order, uncordon it or remove the taint; spec.health says what counts.";
     MEMORY_IN_USE = "MemoryInUse", "GpuProfile", "Running pods hold more than device.fraction.memory and keep their former limit; the planner counts that one.", "Restart the pods that the message names, or set device.fraction.resize: Force.";
     INTERVAL_NOT_APPLIED = "IntervalNotApplied", "GpuProfile", "NVML cannot set the length of time-slices; the driver's default is used.", "Set it with nvidia-smi compute-policy on the nodes; the condition stays until the field is left out.";
     INVALID_SPEC = "InvalidSpec", "GpuPool, GpuProfile", "A field has a value that cannot be used.", "Correct the field that the message names.";
@@ -202,8 +204,10 @@ reasons! { CONDITIONS:
     STARTING = "Starting", "GpuNode", "The agent has not read NVML or the spec yet.", "Wait.";
     SUSPENDED = "Suspended", "GpuTenant", "spec.suspend is true.", "Set spec.suspend to false to resume.";
     TAINT_NOT_TOLERATED = "TaintNotTolerated", "GpuPool", "Pods of tenants do not tolerate spec.taint, so no node gets it.", "Use the key of policies.gpuTaint.";
+    TOO_MANY_MARKED = "TooManyMarked", "GpuPool", "More GPUs are on marked nodes than spec.health.maxUnavailable: no pod of the pool is evicted for a change.", "See whether the nodes are faulty, or what marks them; if they are, raise spec.health.maxUnavailable.";
     TRUST_TOO_LOW = "TrustTooLow", "GpuTenant", "The tenant's trust does not permit the profile.", "Choose another profile, or raise spec.trust.";
     UNLICENSED = "Unlicensed", "GpuNode", "A vGPU has no licence; NVIDIA's driver limits it after some time.", "Read the log of nvidia-gridd in the virtual machine, and see that it reaches the licence server.";
+    UNMARKED = "Unmarked", "GpuPool", "No node of the pool is cordoned, tainted or marked as unhealthy.", "None.";
     UPGRADE_FAILED = "UpgradeFailed", "GpuTenant", "The control plane of a raised spec.virtualCluster.version was not ready in time; the version that ran before is applied again.", "Correct what the message names and change spec.virtualCluster.values or version. For another try without a change set version back and raise it again.";
     VALUES_REFUSED = "ValuesRefused", "GpuTenant", "spec.virtualCluster.values sets a key that belongs to the platform, or leads to objects outside of the tenant's namespace.", "Remove the key that the message names.";
     VERSION_DIFFERS = "VersionDiffers", "GpuTenant", "The adopted vCluster has another version than spec.virtualCluster.version.", "Write the version that the message names.";

@@ -25,6 +25,7 @@ pub struct Metrics {
     tenants: Gauges<1>,
     foreign: Gauges<1>,
     silent_agents: Gauges<1>,
+    marked_nodes: Gauges<1>,
     stopped_rollouts: Gauges<1>,
     canaries: Counters<1>,
     budget_moves: Histogram,
@@ -65,6 +66,12 @@ impl Default for Metrics {
                 r,
                 "silent_agents",
                 "Nodes whose agent has not reported for more than a minute, as named by the condition AgentSilent of their pool",
+                Family::default(),
+            ),
+            marked_nodes: register(
+                r,
+                "marked_nodes",
+                "Nodes that others have cordoned, tainted or marked as unhealthy, as named by the condition NodesMarked of their pool",
                 Family::default(),
             ),
             stopped_rollouts: register(
@@ -129,10 +136,12 @@ impl Metrics {
 
     /// The pool of each node whose agent is silent.
     pub fn silent_agents<'a>(&self, pools: impl Iterator<Item = &'a str>) {
-        self.silent_agents.clear();
-        for pool in pools {
-            self.silent_agents.get_or_create(&[("pool", pool.to_owned().into())]).inc();
-        }
+        count_pools(&self.silent_agents, pools);
+    }
+
+    /// The pool of each node that others have marked.
+    pub fn marked_nodes<'a>(&self, pools: impl Iterator<Item = &'a str>) {
+        count_pools(&self.marked_nodes, pools);
     }
 
     /// The pools whose rollout has stopped.
@@ -181,6 +190,13 @@ fn count<'a>(family: &Gauges<1>, states: impl Iterator<Item = &'a str>) {
     }
 }
 
+fn count_pools<'a>(family: &Gauges<1>, pools: impl Iterator<Item = &'a str>) {
+    family.clear();
+    for pool in pools {
+        family.get_or_create(&[("pool", pool.to_owned().into())]).inc();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -193,12 +209,14 @@ mod tests {
         metrics.changes(["Evicting", "Evicting"].into_iter());
         metrics.foreign(["HAMi", "HAMi"].into_iter());
         metrics.silent_agents(["a100", "a100"].into_iter());
+        metrics.marked_nodes(["a100"].into_iter());
         for reason in [reasons::CANARY_FAILED, reasons::ROLLING_BACK] {
             metrics.event(reason);
         }
         let text = gputenancy_service::endpoints::text(metrics.registry()).unwrap();
         assert!(text.contains("gputenancy_operator_foreign_partitioners{by=\"HAMi\"} 2"), "{text}");
         assert!(text.contains("gputenancy_operator_silent_agents{pool=\"a100\"} 2"), "{text}");
+        assert!(text.contains("gputenancy_operator_marked_nodes{pool=\"a100\"} 1"), "{text}");
         assert!(text.contains("gputenancy_operator_canaries_total{state=\"failed\"} 1"), "{text}");
         assert!(!text.contains("state=\"passed\""), "{text}");
         assert!(text.contains("gputenancy_operator_api_writes_total{kind=\"Namespace\",verb=\"apply\"} 1"), "{text}");

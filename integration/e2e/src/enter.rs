@@ -2,7 +2,12 @@
 
 use futures::future::{try_join, try_join_all};
 use gputenancy_crds::GpuNode;
-use kube::{Api, api::ListParams};
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api, ResourceExt as _,
+    api::{ListParams, Patch, PatchParams},
+};
+use serde_json::json;
 
 use crate::{
     Result, World, mig_manager, objects, product,
@@ -52,12 +57,14 @@ impl World {
     /// As [`World::reinstall`], with further flags of helm.
     pub async fn reinstall_with(&self, values: &[&str], flags: &[&str]) -> Result<()> {
         // Deletion runs beside the upgrade: a namespace takes five seconds, an upgrade half of that, and either operator can do it.
-        let product = async {
+        // Boxed: this future and the body of a test share the stack of the test.
+        let product = Box::pin(async {
             self.installed(values, flags).await?;
+            self.marks_removed().await?;
             self.gpus_released().await?;
             self.latency(LATENCY).await?;
             self.reset_boards().await
-        };
+        });
         try_join(product, objects::delete_everything(&self.client)).await.map(drop)
     }
 
@@ -70,6 +77,28 @@ impl World {
             self.note_installed(values, flags).await?;
         }
         self.agents_ready().await.map(drop)
+    }
+
+    /// Removes what tests have said about nodes: cordons, taints and conditions of products that no lab runs.
+    async fn marks_removed(&self) -> Result<()> {
+        let api = Api::<Node>::all(self.client.clone());
+        for node in api.list(&ListParams::default()).await?.items {
+            let (name, spec) = (node.name_any(), node.spec.unwrap_or_default());
+            if spec.unschedulable == Some(true) || spec.taints.is_some_and(|taints| !taints.is_empty()) {
+                let clean = json!({"spec": {"unschedulable": null, "taints": null}});
+                api.patch(&name, &PatchParams::default(), &Patch::Merge(clean)).await?;
+            }
+            let conditions = node.status.and_then(|s| s.conditions).unwrap_or_default();
+            let foreign = conditions.iter().filter(|c| {
+                !["Ready", "NetworkUnavailable"].contains(&c.type_.as_str()) && !c.type_.ends_with("Pressure")
+            });
+            let removed: Vec<_> = foreign.map(|c| json!({"type": c.type_, "$patch": "delete"})).collect();
+            if !removed.is_empty() {
+                let clean = json!({"status": {"conditions": removed}});
+                api.patch_status(&name, &PatchParams::default(), &Patch::Strategic(clean)).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Waits until no `GpuNode` spec lists a GPU: a board that is reset earlier is partitioned again, as after a reboot.

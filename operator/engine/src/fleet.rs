@@ -1,22 +1,25 @@
 //! The objects of a cluster that a decision about the fleet depends on, and the planner's input from them.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
-use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant, Partitioner, Vgpu, names};
+use gputenancy_crds::{GpuNode, GpuPool, GpuPoolSpec, GpuProfile, GpuTenant, Partitioner, Vgpu, names};
 use gputenancy_plan::{Cluster, ConflictingOwner, NodeFacts, PodName, TenantFacts, membership};
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 
 use crate::{
     change::{PodController, PodFacts, Refusal},
+    duration::or_seconds,
     liveness::{AgentPod, GRACE_PERIOD, Liveness, liveness},
     ownership::{DRA_DRIVER, OwnershipSigns, conflicting_owner},
     partitioner::{self, MigConfigs},
     plugin::PluginConfigs,
     projection::{SlimNode, SlimPod, SlimSlice},
+    verdict::{is_suspect, verdict},
 };
 
 /// Evictions that were refused, by the pod's uid.
@@ -89,6 +92,7 @@ impl Fleet {
                 labels: node.labels(),
                 ready: state.is_supply(now),
                 foreign: state.foreign,
+                marked: self.marked(name, None).map(Cow::Owned),
                 gpus: self.gpu_nodes.get(name),
             }
         });
@@ -141,11 +145,30 @@ impl Fleet {
         if let Some(engaged) = self.gpu_nodes.get(name).filter(|n| partitioner::is_engaged(n, node.labels())) {
             return engaged.spec.partitioner;
         }
+        self.only_pool(name, node).map_or_else(Partitioner::default, |p| p.spec.partitioner)
+    }
+
+    /// The pool that selects a node, if it is one alone.
+    fn only_pool(&self, name: &str, node: &SlimNode) -> Option<&GpuPool> {
         let pools: Vec<&GpuPool> = self.active_pools().collect();
         let by = membership(&pools, [(name, node.labels())]);
-        let only = by.values().next().and_then(|pools| if let [one] = pools.as_slice() { Some(one) } else { None });
-        let pool = only.and_then(|name| pools.iter().find(|p| p.name_any() == name.as_str()));
-        pool.map_or_else(Partitioner::default, |p| p.spec.partitioner)
+        let only = by.values().next().and_then(|pools| if let [one] = pools.as_slice() { Some(one) } else { None })?;
+        pools.into_iter().find(|p| p.name_any() == only.as_str())
+    }
+
+    /// What others say about a node of a pool, by its `spec.health`, as a clause such as `it is cordoned`. `tolerated`: key of the taint that
+    /// pods of tenants tolerate, besides the usual one and the pool's.
+    pub fn marked(&self, name: &str, tolerated: Option<&str>) -> Option<String> {
+        let node = self.nodes.get(name).filter(|node| is_suspect(node))?;
+        let GpuPoolSpec { health, taint, .. } = &self.only_pool(name, node)?.spec;
+        let keys = taint.iter().map(|taint| taint.key.as_str()).chain(tolerated);
+        verdict(node, health, &keys.collect())
+    }
+
+    /// How long a verdict on a node outlives its marks: `spec.health.clearAfter` of its pool.
+    pub fn clear_after(&self, name: &str) -> SignedDuration {
+        let pool = self.nodes.get(name).and_then(|node| self.only_pool(name, node));
+        pool.map_or(SignedDuration::ZERO, |pool| or_seconds(&pool.spec.health.clear_after, 120))
     }
 
     /// Is this a namespace of a tenant?

@@ -12,4 +12,5 @@ pub mod plugin;
 pub mod projection;
 pub mod quota;
 pub mod rollout;
+pub mod verdict;
 pub mod virtual_pod;

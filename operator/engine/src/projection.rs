@@ -62,12 +62,12 @@ pub struct SlimNodeStatus {
     /// What pods can request.
     #[serde(default)]
     pub allocatable: Amounts,
-    /// `Ready` only.
+    /// All but those by which kubelet reports pressure, which are taints as well.
     #[serde(default)]
     pub conditions: Vec<SlimCondition>,
 }
 
-/// A condition without the time of its last heartbeat.
+/// A condition without the time of its last heartbeat, and without its message.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct SlimCondition {
@@ -76,6 +76,9 @@ pub struct SlimCondition {
     pub type_: String,
     /// True, False or Unknown.
     pub status: String,
+    /// Why, in CamelCase.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
     /// Since when.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_transition_time: Option<Time>,
@@ -449,8 +452,11 @@ pub fn project_agent_pod(pod: &mut SlimAgentPod) {
     pod.status.conditions.retain(|c| c.type_ == "Ready");
 }
 
-/// As [`strip_metadata`]; keeps extended resources, `Ready`, and the names without values of annotations by which another owner of the GPUs
-/// is found.
+/// Conditions of kubelet's about resources that it runs out of. Kubernetes makes taints of them.
+const PRESSURES: [&str; 4] = ["MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"];
+
+/// As [`strip_metadata`]; keeps extended resources, conditions other than those of pressure, and the names without values of annotations by
+/// which another owner of the GPUs is found.
 pub fn project_node(node: &mut SlimNode) {
     let signs =
         node.annotations().iter().filter(|(key, value)| ownership::is_ownership_annotation(key) && !value.is_empty());
@@ -462,7 +468,9 @@ pub fn project_node(node: &mut SlimNode) {
     }
     node.metadata.owner_references = None;
     node.status.allocatable.retain(|resource, _| resource.contains('/'));
-    node.status.conditions.retain(|c| c.type_ == "Ready");
+    node.status.conditions.retain(|c| !PRESSURES.contains(&c.type_.as_str()));
+    // why a node is Ready, or not, makes no difference
+    node.status.conditions.iter_mut().filter(|c| c.type_ == "Ready").for_each(|c| c.reason.clear());
 }
 
 /// The tenant of an object by its label.

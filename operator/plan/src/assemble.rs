@@ -138,8 +138,8 @@ fn gpu_plan(fleet: &Fleet<'_>, FleetGpu { gpu, pool, class, .. }: &FleetGpu<'_>,
 
 /// Changes without evictions come first; one that failed before comes last, so that it delays no other.
 fn rank(gpu: &Gpu, target: Option<&Layout>, evicts: &[Evicted]) -> u8 {
-    match (&gpu.availability, target) {
-        (Availability::Failed(failed), Some(layout)) if **failed == *layout => 2,
+    match (gpu.failed(), target) {
+        (Some(failed), Some(layout)) if **failed == *layout => 2,
         _ => u8::from(!evicts.is_empty()),
     }
 }

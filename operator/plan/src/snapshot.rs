@@ -176,8 +176,12 @@ pub enum Availability {
     Free,
     /// Supply as it is: a change is past its point of no return or cannot go on.
     Frozen,
+    /// Devices in use are supply until their pods end, others are none: so others say about its node. The plan leaves it unchanged.
+    Marked(Arc<str>),
     /// Supply; a change to this layout failed.
     Failed(Arc<Layout>),
+    /// Of its present layout, which cannot be restored, only devices in use are supply; it may get another one. A change to this layout failed.
+    Broken(Arc<Layout>),
     /// No supply, for this reason: the plan leaves it unchanged.
     Unavailable(&'static str),
 }
@@ -205,6 +209,24 @@ pub struct InUse {
 }
 
 impl Gpu {
+    /// Are only its devices in use supply?
+    pub(crate) fn is_marked(&self) -> bool {
+        matches!(self.availability, Availability::Marked(_))
+    }
+
+    /// Does its present layout not exist?
+    pub(crate) fn is_broken(&self) -> bool {
+        matches!(self.availability, Availability::Broken(_))
+    }
+
+    /// The layout of a change that failed.
+    pub(crate) fn failed(&self) -> Option<&Arc<Layout>> {
+        match &self.availability {
+            Availability::Failed(layout) | Availability::Broken(layout) => Some(layout),
+            _ => None,
+        }
+    }
+
     /// MiB that a fraction in use has beyond those of the layout that is planned for it. Its pod keeps the memory of its present layout, and
     /// what its agent reports, until the agent reports less.
     pub(crate) fn retained(&self, used: &InUse, planned: Option<i64>) -> i64 {

@@ -15,6 +15,7 @@ use super::{
     gpu_changes::{self, ChangeInputs},
     inventory::Inventory,
     labels::{self, Labels},
+    marks,
     node_specs::{self, GpuWork, NodeDecisions},
     node_states::NodeStates,
     node_views::NodeViews,
@@ -70,6 +71,8 @@ pub struct FleetDecision {
     pub conflicting: Vec<&'static str>,
     /// The pool of each node that the pool's condition `AgentSilent` names, for metrics.
     pub silent_agents: Vec<String>,
+    /// The pool of each node that the pool's condition `NodesMarked` names, for metrics.
+    pub marked_nodes: Vec<String>,
     /// Pools whose rollout has stopped, for metrics.
     pub stopped_rollouts: Vec<String>,
     /// Decide again at this time even if nothing changed.
@@ -116,7 +119,8 @@ pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecis
     states.update(fleet, &visited);
     ownership.update(fleet, states, &visited);
     states.update_silent(|name| ownership.is_pooled(name), &visited);
-    views.update(fleet, ownership, states.silent(), &visited);
+    states.update_marks(fleet, inventory.tolerated, inventory.now, &visited);
+    views.update(fleet, ownership, states, &visited);
     let cluster = states.cluster(fleet, pods, inventory.now);
     let plan = &FleetPlan::make(fleet, &cluster, &ownership.members, planner);
     visited.extend(plan.differing.iter().map(ToString::to_string));
@@ -125,8 +129,19 @@ pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecis
     let windows = gpu_changes::windows(inventory);
     let mut requests = partitioner::requests(inventory, plan.plan);
     requests.retain(|node, _| !ownership.is_conflicting(node.as_str()));
+    let marks = states.marks();
+    let overruns = marks::overruns(fleet, ownership, marks);
     let stages = rollout::stages(inventory, ownership, plan);
-    let inputs = ChangeInputs { inventory, ownership, plan, windows: &windows, requests: &requests, stages: &stages };
+    let inputs = ChangeInputs {
+        inventory,
+        ownership,
+        plan,
+        windows: &windows,
+        requests: &requests,
+        stages: &stages,
+        marks,
+        overruns: &overruns,
+    };
     let busy = gpu_changes::busy(&inputs, &visited);
     let decisions = gpu_changes::decisions(&inputs, views, pods, &busy);
     let bypass = bypass::evictions(inventory, ownership, views, pods);
@@ -149,6 +164,7 @@ pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecis
         views,
         windows: &windows,
         stages: &stages,
+        overruns: &overruns,
         tolerated: inventory.tolerated,
         now: inventory.now,
     };
@@ -172,6 +188,7 @@ pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecis
         phases: views.sums().phases().collect(),
         conflicting: ownership.conflicting.values().copied().collect(),
         silent_agents: silence::pools(silent, &ownership.members, inventory.now).map(ToString::to_string).collect(),
+        marked_nodes: marks.nodes().filter_map(|n| ownership.pool_of(n)).map(ToString::to_string).collect(),
         stopped_rollouts: stages.stopped().map(str::to_owned).collect(),
         wake: decisions
             .values()
@@ -181,6 +198,7 @@ pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecis
             .chain(stages.ends())
             .chain(bypass.retry_at)
             .chain(silence::next_deadline(silent, inventory.now))
+            .chain(marks.next_end(inventory.now))
             .chain(by_plugin.filter_map(|n| node_specs::plugin_step(inventory, n, true)?.wake))
             .chain(windows.values().filter_map(|w| w.as_ref().ok()?.turns()))
             .min(),
@@ -191,7 +209,7 @@ pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecis
     let of_nodes = decision.nodes.keys().chain(decision.labels.keys()).chain(decision.taints.keys());
     let of_nodes = of_nodes.chain(&decision.pool_names).chain(requests.keys());
     let again = of_nodes.chain(busy.iter().map(|(key, _)| &key.node)).map(NodeName::as_str);
-    let again = again.chain(silent.keys().chain(inventory.lagging).map(String::as_str));
+    let again = again.chain(silent.keys().chain(marks.nodes()).chain(inventory.lagging).map(String::as_str));
     let again = again.chain(views.bypassed().map(|(name, _)| name));
     visits.end(again.map(str::to_owned).collect());
     decision

@@ -32,7 +32,8 @@ pub struct NodeDevices {
 }
 
 impl NodeDevices {
-    /// Counts the devices of GPUs that the platform manages. `answers`: the node is Ready, and its agent reports.
+    /// Counts the devices of GPUs that the platform manages. `answers`: the node is Ready, its agent reports, and nobody says that
+    /// it should take no new work.
     pub fn of(node: &GpuNode, answers: bool) -> Self {
         let mut counted = Self::default();
         for state in node.status.iter().flat_map(|s| &s.gpus) {

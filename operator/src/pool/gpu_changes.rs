@@ -13,6 +13,7 @@ use super::{
     devices::NodeDevices,
     fleet_plan::FleetPlan,
     inventory::Inventory,
+    marks::Marks,
     node_specs::plugin_observation,
     node_views::NodeViews,
     ownership::Ownership,
@@ -52,6 +53,10 @@ pub struct ChangeInputs<'a> {
     pub requests: &'a Requests,
     /// Stages of rollouts.
     pub stages: &'a Stages,
+    /// Verdicts of others on nodes.
+    pub marks: &'a Marks,
+    /// Pools with too many marked nodes, each with the numbers.
+    pub overruns: &'a BTreeMap<String, String>,
 }
 
 /// Whether changes may begin now, for each pool; a pool whose windows cannot be parsed begins none.
@@ -159,7 +164,7 @@ fn decision(
     (key, gpu): (&GpuKey, &GpuPlan),
     others_idle: bool,
 ) -> Option<ChangeDecision> {
-    let ChangeInputs { inventory, ownership, plan, windows, requests, stages: _ } = inputs;
+    let ChangeInputs { inventory, ownership, plan, windows, requests, stages: _, marks, overruns } = inputs;
     let (fleet, name) = (inventory.fleet, key.node.as_str());
     let node = fleet.gpu_nodes.get(name).filter(|_| !inventory.lagging.contains(name))?;
     // the agent has to know first whether it partitions
@@ -176,6 +181,15 @@ fn decision(
         _ => Window::Closed { next: None },
     };
     let liveness = fleet.liveness(name);
+    let marked = marks.of(name).map(|why| format!("node {name}: {why}; it proceeds when that is gone"));
+    let evicts =
+        !gpu.evicts.is_empty() || spec.and_then(|s| s.change.as_ref()).is_some_and(|c| c.phase < ChangePhase::Idle);
+    let over = overruns.get(gpu.pool.as_str()).filter(|_| evicts);
+    let over = over.map(|over| format!("{over}: no pod is evicted; raise it if these nodes are faulty indeed"));
+    let foreign = marked.or(over);
+    // as on a node whose agent is away: nothing proceeds, and no time limit runs
+    let alive = liveness.is_alive() && foreign.is_none();
+    let held_back = foreign.as_ref().map(|why| format!("Pending: {why}"));
     let mut decision = change::step(&ChangeObservation {
         now: inventory.now,
         uuid: key.uuid.as_str(),
@@ -189,19 +203,26 @@ fn decision(
         pods: &pods,
         policy: &Policy { window, canary: pool.spec.verify.canary.clone(), ..Policy::from(&pool.spec.disruption) },
         others_idle,
-        agent_alive: liveness.is_alive(),
-        alive_since: liveness.since.filter(|_| liveness.is_alive()),
+        agent_alive: alive,
+        alive_since: liveness.since.filter(|_| liveness.is_alive()).max(marks.ended(name)),
         partitioner: of(node.spec.partitioner),
         request: requests.get(name).map(|request| &request.state),
         recreate: plan.repartitions.get(key).map(String::as_str),
         staged: shared.staged.contains_key(key),
-        waits: match shared.staged.get(key) {
-            Some(why) => Some(why),
-            None => (!shared.admitted.contains(key)).then_some(change::LIMIT_REACHED),
+        waits: match (&held_back, shared.staged.get(key)) {
+            (Some(why), _) => Some(why),
+            (None, Some(why)) => Some(why),
+            (None, None) => (!shared.admitted.contains(key)).then_some(change::LIMIT_REACHED),
         },
     });
-    if let (Some(progress), Some(cause), Some(remedy)) = (&mut decision.progress, liveness.cause(), liveness.remedy()) {
-        let suspended = format!("suspended: {cause}; {remedy}");
+    if let Some(held_back) = held_back.filter(|_| liveness.is_alive() && decision.pending.is_some()) {
+        decision.pending = Some(held_back);
+    }
+    let suspended = match (liveness.cause(), liveness.remedy()) {
+        (Some(cause), Some(remedy)) => Some(format!("suspended: {cause}; {remedy}")),
+        _ => foreign.map(|why| format!("suspended: {why}")),
+    };
+    if let (Some(progress), Some(suspended)) = (&mut decision.progress, suspended) {
         // a failure keeps its cause
         let failed = progress.phase >= ChangePhase::RolledBack;
         progress.message = if failed { format!("{}; {suspended}", progress.message) } else { suspended };
@@ -227,6 +248,7 @@ pub(super) fn intent(fleet: &Fleet) -> String {
             strategy,
             allocation: _,
             enforcement,
+            health: _,
         } = &p.spec;
         let owners = (partitioner, advertiser, strategy);
         (p.name_any(), (node_selector, profiles, layout, owners, disruption.allow_outage, enforcement))
@@ -283,14 +305,17 @@ pub fn cancelled_evictions(
 
 /// GPUs that may begin a change now, by each pool's limit; the stage of a rollout keeps others from it, with the reason.
 fn admitted<'a>(inputs: &ChangeInputs<'a>) -> (BTreeSet<&'a GpuKey>, BTreeMap<&'a GpuKey, Arc<str>>) {
-    let ChangeInputs { inventory, ownership, plan, stages, .. } = *inputs;
+    let ChangeInputs { inventory, ownership, plan, stages, marks, overruns, .. } = *inputs;
     let fleet = inventory.fleet;
     let mut by_pool: BTreeMap<&PoolName, Vec<ChangeCandidate<&GpuKey>>> = BTreeMap::new();
     let mut staged = BTreeMap::new();
     for planned in planned_gpus(inventory, ownership, plan) {
-        // the plan no longer counts on a silent node
-        let wanted = planned.wanted && !planned.silent;
-        let PlannedGpu { key, plan: gpu, changing, blocked, rank, .. } = planned;
+        let marked = marks.of(planned.key.node.as_str()).is_some();
+        // the plan no longer counts on a silent or marked node, and others must not wait for it
+        let wanted = planned.wanted && !planned.silent && !marked;
+        let changing = planned.changing && !marked;
+        let PlannedGpu { key, plan: gpu, blocked, rank, .. } = planned;
+        let blocked = blocked || overruns.contains_key(gpu.pool.as_str()) && !gpu.evicts.is_empty();
         let standing = stages.standing(&PlannedGpu { wanted, ..planned });
         let (blocked, rank) = match standing {
             Some(Standing::First) => (blocked, 0),

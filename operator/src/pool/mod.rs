@@ -14,6 +14,7 @@ mod fleet_plan;
 mod gpu_changes;
 pub(crate) mod inventory;
 mod labels;
+mod marks;
 mod node_specs;
 mod node_states;
 mod node_view;
@@ -211,6 +212,7 @@ impl Controller {
         metrics.foreign(decision.conflicting.iter().copied());
         metrics.stopped_rollouts(decision.stopped_rollouts.iter().map(String::as_str));
         metrics.silent_agents(decision.silent_agents.iter().map(String::as_str));
+        metrics.marked_nodes(decision.marked_nodes.iter().map(String::as_str));
         self.view.send_if_modified(|old| {
             let differs = **old != decision.view;
             if differs {

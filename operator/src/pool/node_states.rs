@@ -1,6 +1,8 @@
-//! What follows from the objects of each node: whether its agent reports, who else owns its GPUs, and which resources it offers.
+//! What follows from the objects of each node: whether its agent reports, who else owns its GPUs, what others say about it, and which
+//! resources it offers.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, btree_map::Entry},
     sync::Arc,
 };
@@ -13,7 +15,7 @@ use gputenancy_engine::{
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use super::{pod_index::PodIndex, silence::Silent, visits::Names};
+use super::{marks::Marks, pod_index::PodIndex, silence::Silent, tolerated::Tolerated, visits::Names};
 use crate::plan::{Cluster, ConflictingOwner, NodeFacts};
 
 /// The states of all nodes, by name.
@@ -21,6 +23,7 @@ use crate::plan::{Cluster, ConflictingOwner, NodeFacts};
 pub struct NodeStates {
     nodes: BTreeMap<String, Known>,
     silent: Silent,
+    marks: Marks,
     /// Number of nodes by GPU resource in `status.allocatable`.
     resources: BTreeMap<String, usize>,
 }
@@ -57,6 +60,11 @@ impl NodeStates {
         }
     }
 
+    /// Brings the verdicts of others on these nodes up to date with the fleet.
+    pub fn update_marks(&mut self, fleet: &Fleet, tolerated: &Tolerated, now: Timestamp, visited: &Names) {
+        self.marks.update(fleet, tolerated, now, visited);
+    }
+
     /// Brings the silent ones of these nodes up to date. Only nodes of a pool, and those with a `GpuNode`, are expected to report: all others
     /// have no GPUs, and may be many.
     pub fn update_silent(&mut self, is_pooled: impl Fn(&str) -> bool, visited: &Names) {
@@ -75,7 +83,8 @@ impl NodeStates {
         let facts = |(name, known): (&'a String, &'a Known)| {
             let Known { node, gpu_node, state } = known;
             let (ready, foreign) = (state.is_supply(Some(now)), state.foreign.clone());
-            Some(NodeFacts { name, labels: node.as_ref()?.labels(), ready, foreign, gpus: gpu_node.as_ref() })
+            let marked = self.marks.of(name).map(Cow::Borrowed);
+            Some(NodeFacts { name, labels: node.as_ref()?.labels(), ready, foreign, marked, gpus: gpu_node.as_ref() })
         };
         fleet.cluster_with(self.nodes.iter().filter_map(facts).collect(), pods.priorities())
     }
@@ -88,6 +97,11 @@ impl NodeStates {
     /// Nodes whose agent is expected to report and does not.
     pub fn silent(&self) -> &Silent {
         &self.silent
+    }
+
+    /// Verdicts of others on nodes.
+    pub fn marks(&self) -> &Marks {
+        &self.marks
     }
 
     /// GPU resources that nodes offer.

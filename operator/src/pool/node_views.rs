@@ -7,7 +7,7 @@ use gputenancy_crds::GpuNode;
 use gputenancy_engine::fleet::Fleet;
 
 use super::{
-    devices::NodeDevices, node_view::NodeView, ownership::Ownership, silence::Silent, sums::Sums, visits::Names,
+    devices::NodeDevices, node_states::NodeStates, node_view::NodeView, ownership::Ownership, sums::Sums, visits::Names,
 };
 
 /// What follows from each `GpuNode`, by node.
@@ -23,10 +23,11 @@ pub struct NodeViews {
 
 impl NodeViews {
     /// Brings the views of these nodes up to date with the fleet.
-    pub fn update(&mut self, fleet: &Fleet, ownership: &Ownership, silent: &Silent, visited: &Names) {
+    pub fn update(&mut self, fleet: &Fleet, ownership: &Ownership, states: &NodeStates, visited: &Names) {
         for name in visited {
             let node = fleet.gpu_nodes.get(name);
-            let view = node.map(|node| NodeView::of(node, ownership.pool_of(name), !silent.contains_key(name)));
+            let free = !states.silent().contains_key(name) && states.marks().of(name).is_none();
+            let view = node.map(|node| NodeView::of(node, ownership.pool_of(name), free));
             let shares = || node.iter().flat_map(|n| n.status.iter()).flat_map(|s| &s.gpus).flat_map(|gpu| &gpu.shares);
             let (bypassed, refused) =
                 (shares().any(|share| share.bypass.is_some()), shares().any(|share| share.refused_resize.is_some()));

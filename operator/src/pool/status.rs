@@ -15,7 +15,7 @@ use k8s_openapi::{
 use kube::ResourceExt;
 
 use super::{
-    enforcement,
+    enforcement, marks,
     node_specs::is_releasable,
     node_states::NodeStates,
     node_views::NodeViews,
@@ -56,6 +56,8 @@ pub struct Seen<'a> {
     pub windows: &'a BTreeMap<String, Result<Window, WindowError>>,
     /// Stages of rollouts.
     pub stages: &'a Stages,
+    /// Pools with too many marked nodes, each with the numbers.
+    pub overruns: &'a BTreeMap<String, String>,
     /// Key of the taint that pods of tenants tolerate.
     pub tolerated: &'a Tolerated,
     /// The time.
@@ -105,6 +107,7 @@ pub fn pool(seen: &Seen<'_>, pool: &GpuPool) -> GpuPoolStatus {
     let mine = seen.problems.iter().filter(|p| p.concerns_pool(&name));
     updates.extend(enforcement::condition(pool.spec.enforcement.minimum, mine));
     updates.push(silence::update(seen.states.silent(), nodes, &old.conditions, seen.now));
+    updates.push(marks::update(seen.states.marks(), nodes, seen.overruns.get(&name)));
     let (rollout, rolled_out) = seen.stages.report(&name).unzip();
     updates.extend(rolled_out);
     let summary =
@@ -184,8 +187,8 @@ fn foreign(seen: &Seen<'_>, pool: &str) -> ConditionUpdate {
     ConditionUpdate::yes(FOREIGN, reasons::FOUND, message)
 }
 
-/// The events of a pool whose conditions have changed: a new reason of `Ready`, and other owners and silent agents that come
-/// and go.
+/// The events of a pool whose conditions have changed: a new reason of `Ready`, and other owners, silent agents and marked nodes that
+/// come and go.
 pub fn news(before: &[Condition], now: &[Condition]) -> Vec<(EventType, Reason, String)> {
     let of = |all: &[Condition], type_: &str| all.iter().find(|c| c.type_ == type_).cloned();
     let mut news = Vec::new();
@@ -209,6 +212,7 @@ pub fn news(before: &[Condition], now: &[Condition]) -> Vec<(EventType, Reason, 
         _ => {}
     }
     news.extend(silence::event(before, now));
+    news.extend(marks::event(before, now));
     news.extend(rollout::event(before, now));
     news
 }

@@ -23,6 +23,11 @@ impl FromStr for Tolerated {
 }
 
 impl Tolerated {
+    /// The key, if there is one.
+    pub fn key(&self) -> Option<&str> {
+        self.0.as_deref()
+    }
+
     /// Why no pod of a tenant could run on nodes with this taint.
     pub fn refuses(&self, taint: &PoolTaint) -> Option<String> {
         let tolerated = self.0.as_ref().filter(|key| **key != taint.key)?;

@@ -43,6 +43,7 @@ mod memory_residue;
 mod memory_scrub;
 mod mig_manager;
 mod mps;
+mod node_health;
 mod nvidia_plugin;
 mod nvidia_plugin_shares;
 mod nvml_view;

@@ -55,7 +55,7 @@ pub fn admit_node<'a>(
 }
 
 /// A number, or a percentage of the pool's GPUs rounded down; at least one.
-fn limit(max_unavailable: &IntOrString, gpus: usize) -> usize {
+pub fn limit(max_unavailable: &IntOrString, gpus: usize) -> usize {
     let wanted = match max_unavailable {
         IntOrString::Int(n) => usize::try_from(*n).unwrap_or(0),
         IntOrString::String(text) => match text.strip_suffix('%') {

@@ -20,7 +20,7 @@ mod window;
 use gputenancy_crds::{AgentStep, ChangePhase, GpuNode, Layout};
 use gputenancy_plan::has_layout;
 
-pub use admission::{ChangeCandidate, LIMIT_REACHED, admit, admit_node};
+pub use admission::{ChangeCandidate, LIMIT_REACHED, admit, admit_node, limit};
 use context::ChangeContext;
 pub use policy::Policy;
 pub use settled::waits_to_retry;

@@ -2,6 +2,7 @@
 //! kubelet and the node's allocatable agree.
 
 use gputenancy_crds::{Change, ChangePhase, Layout, reasons};
+use gputenancy_plan::plain;
 
 use super::{
     canary,
@@ -61,9 +62,12 @@ pub(super) fn verifying(ctx: &ChangeContext<'_>, change: &Change) -> ChangeDecis
         draft.requeue_at(timeout);
         return draft.done(missing);
     };
+    let failure = Failure { message: format!("{}; {missing}", failure.message), ..failure };
     let removed = ctx.removed(&change.from);
-    if ctx.shows(&change.to) || removed.iter().any(|d| d.owned() || d.state.clients > 0) {
-        return stick(draft, failure.reason, &format!("{}; {missing}", failure.message));
+    let in_use = removed.iter().any(|d| d.owned() || d.state.clients > 0);
+    // pods have got new devices already, or there is no other layout to go back to
+    if in_use || plain(change.from.clone()) == plain(change.to.clone()) {
+        return stick(draft, failure.reason, &failure.message);
     }
     fall_back(ctx, draft, change, &failure)
 }

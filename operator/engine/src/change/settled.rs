@@ -99,8 +99,8 @@ fn is_another(ctx: &ChangeContext<'_>, change: &Change, target: &Layout) -> bool
     edited && *target != plain(change.to.clone())
 }
 
-/// Neither layout was reached. The GPU recovers when the agent succeeds after all; now and then the request is repeated, because an
-/// agent gives up on a spec that NVML refuses.
+/// Neither layout was reached. The GPU recovers when the agent succeeds after all, or when a third layout is wanted; now and then the
+/// request is repeated, because an agent gives up on a spec that NVML refuses.
 pub(super) fn stuck(ctx: &ChangeContext<'_>, change: &Change) -> ChangeDecision {
     let mut draft = Draft::of(ctx);
     let present = ctx.present();
@@ -126,7 +126,12 @@ pub(super) fn stuck(ctx: &ChangeContext<'_>, change: &Change) -> ChangeDecision 
             return draft.done(&change.reason);
         }
     }
-    if ctx.fresh && ctx.healthy() && retry.is_none_or(|at| at <= ctx.observation.now) {
+    let due = retry.is_none_or(|at| at <= ctx.observation.now);
+    let another = plain_target(ctx).filter(|target| *target != present && *target != plain(change.to.clone()));
+    if let Some(target) = another.filter(|_| ctx.healthy() && (due || change.intent != ctx.observation.intent)) {
+        return begin(ctx, &target);
+    }
+    if ctx.fresh && ctx.healthy() && due {
         let phase = match forward {
             false => ChangePhase::RollingBack,
             true if ctx.whole_node().is_some() && !ctx.shows(&present) => ChangePhase::Partitioning,
@@ -204,7 +209,8 @@ fn begin(ctx: &ChangeContext<'_>, target: &Layout) -> ChangeDecision {
         return draft.pending(why);
     }
     let reason = seen.recreate.filter(|_| *target == ctx.present()).unwrap_or(seen.reason);
-    let own = ctx.change().filter(|c| !is_another(ctx, c, target));
+    // what failed for whatever layout is tried more and more seldom
+    let own = ctx.change().filter(|c| c.phase == ChangePhase::Stuck || !is_another(ctx, c, target));
     let failures = own.into_iter().chain(failed_on_node(ctx)).map(|c| c.failures).max().unwrap_or(0);
     let phase = if busy && !seen.policy.notice.is_zero() { ChangePhase::Noticed } else { ChangePhase::Held };
     draft.begin(change(ctx, phase, target.clone(), failures, reason)).event(false, reasons::CHANGE_STARTED, reason);

@@ -1,7 +1,7 @@
 //! A small world for the change machine: one node with one GPU, an agent that obeys at once and without care, a kubelet, pods
 //! that come and go. What the machine must prevent is checked where it would happen.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::{
     AgentStep, ChangePhase, DeviceOwner, DeviceState, DoNotEvict, GpuError, GpuNode, GpuNodeSpec, GpuNodeStatus,
@@ -38,6 +38,8 @@ pub struct World {
     /// A budget refuses evictions.
     pub refuses: bool,
     pub may_start: bool,
+    /// Resources that the node's allocatable never counts.
+    pub uncounted: BTreeSet<String>,
     pub staged: bool,
     pub writes: usize,
     pub evicted: Vec<String>,
@@ -76,6 +78,7 @@ impl World {
             failures: 0,
             refuses: false,
             may_start: true,
+            uncounted: BTreeSet::new(),
             staged: false,
             writes: 0,
             evicted: Vec::new(),
@@ -231,6 +234,7 @@ impl World {
         for device in devices(&mut self.silicon.clone()).filter(|d| d.allocatable) {
             *self.allocatable.entry(device.resource.clone().unwrap()).or_default() += 1;
         }
+        self.allocatable.retain(|resource, _| !self.uncounted.contains(resource));
     }
 
     /// A pod starts on a device that kubelet offers, if there is one.

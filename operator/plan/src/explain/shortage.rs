@@ -19,6 +19,9 @@ use crate::{
     strategy,
 };
 
+/// Most reasons why GPUs cannot be used that a message names.
+const MOST_NAMED: usize = 8;
+
 pub(crate) fn problems(fleet: &Fleet<'_>, decision: &FleetDecision) -> Vec<Problem> {
     let mut problems = shortages(fleet, decision);
     for (name, pool) in &fleet.snapshot.pools {
@@ -86,17 +89,21 @@ fn why(
         .iter()
         .filter_map(|name| enforcement::too_weak(fleet.snapshot, (name, fleet.snapshot.pools.get(name)?), profile));
     let weak: Vec<String> = weak.map(|problem| problem.to_string()).collect();
-    let unavailable = fleet.gpus.iter().filter(|g| pools.contains(g.pool)).filter_map(|g| match g.gpu.availability {
-        Availability::Unavailable(why) => Some(why),
+    let unavailable = fleet.gpus.iter().filter(|g| pools.contains(g.pool)).filter_map(|g| match &g.gpu.availability {
+        Availability::Unavailable(why) => Some((*why).to_owned()),
+        Availability::Marked(why) => Some(format!("node {}: {why}", g.key.node)),
         _ => None,
     });
-    let unavailable: Vec<&str> = unavailable.collect();
-    let why: BTreeSet<&str> = unavailable.iter().copied().collect();
+    let unavailable: Vec<String> = unavailable.collect();
+    let mut why: Vec<&str> = unavailable.iter().map(String::as_str).collect::<BTreeSet<_>>().into_iter().collect();
+    let others = why.len().saturating_sub(MOST_NAMED);
+    why.truncate(MOST_NAMED);
+    let others = if others > 0 { format!("; and {others} more reasons") } else { String::new() };
     let away = match unavailable.len() {
         0 => String::new(),
-        n => format!(" ({n} more cannot be used: {})", Vec::from_iter(why).join("; ")),
+        n => format!(" ({n} more cannot be used: {}{others})", why.join("; ")),
     };
-    let able = fleet.classes().filter(|(_, _, options)| options.offer(id).is_some());
+    let able = fleet.classes().filter(|(_, class, options)| options.offer(id).is_some() && !class.likeness.marked);
     let able: usize = able.map(|(_, class, _)| class.members.len()).sum();
     if able == 0 && !weak.is_empty() {
         return alone(weak.join("; "));

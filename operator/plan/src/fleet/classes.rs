@@ -32,7 +32,9 @@ pub(crate) enum Rule {
 
 impl Rule {
     pub fn of(pool: &Pool, gpu: &Gpu) -> Self {
-        if pool.read_only || matches!(gpu.availability, Availability::Frozen | Availability::Unavailable(_)) {
+        if pool.read_only
+            || matches!(gpu.availability, Availability::Frozen | Availability::Marked(_) | Availability::Unavailable(_))
+        {
             return Self::Keep;
         }
         let Mode::Fixed(list) = &pool.mode else { return Self::Demand };
@@ -50,14 +52,19 @@ pub(crate) struct Likeness<'a> {
     base: Option<&'a Arc<Layout>>,
     failed: Option<&'a Arc<Layout>>,
     changing: bool,
+    /// Only devices in use are supply.
+    pub marked: bool,
+    /// Of the present layout only devices in use are supply.
+    broken: bool,
     used: Vec<Used<'a>>,
 }
 
 /// Layouts count with a short summary: equal ones are mostly one value, so that they compare faster than all of it can be hashed.
 impl Hash for Likeness<'_> {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let Self { options, base, failed, changing, used } = self;
-        (options, base.map(|l| summary(l)), failed.map(|l| summary(l)), changing, used).hash(state);
+        let Self { options, base, failed, changing, marked, broken, used } = self;
+        let (base, failed) = (base.map(|l| summary(l)), failed.map(|l| summary(l)));
+        (options, base, failed, changing, marked, broken, used).hash(state);
     }
 }
 
@@ -93,9 +100,9 @@ impl<'a> Likeness<'a> {
             memory: u.memory,
             excess,
         };
-        let failed = if let Availability::Failed(failed) = &gpu.availability { Some(failed) } else { None };
         let used = gpu.used.iter().zip(excess).map(used).collect();
-        Self { options, base: gpu.base.as_ref(), failed, changing: gpu.changing, used }
+        let (failed, marked, broken) = (gpu.failed(), gpu.is_marked(), gpu.is_broken());
+        Self { options, base: gpu.base.as_ref(), failed, changing: gpu.changing, marked, broken, used }
     }
 }
 

@@ -52,8 +52,8 @@ pub(crate) fn whole(resource: Option<String>) -> Layout {
 }
 
 /// Devices that a layout of a GPU has and keeps, and the weight of the pods that it evicts. `present` is the layout that the GPU
-/// has or is changing to; `kept` is, by device in use, the slot that counts it when kept. Of `closed` kinds of shares only those in use
-/// count.
+/// has or is changing to; `kept` is, by device in use, the slot that counts it when kept. Of `closed` kinds of shares, of a marked GPU, and of
+/// a present layout that does not exist, only those in use count.
 pub(crate) fn supplied(
     layout: Option<&Layout>,
     (gpu, present, kept): (&Gpu, Option<&Layout>, &[Option<usize>]),
@@ -62,7 +62,8 @@ pub(crate) fn supplied(
 ) -> (Devices, i64) {
     let mut supply = BTreeMap::new();
     let mut more = |slot: usize| *supply.entry(slot).or_insert(0) += 1;
-    layout.iter().flat_map(|l| of_layout(l, gpu, closed, profiles)).for_each(&mut more);
+    let absent = gpu.is_marked() || gpu.is_broken() && layout == present;
+    layout.iter().flat_map(|l| of_layout(l, (gpu, absent), closed, profiles)).for_each(&mut more);
     let mut evict = 0;
     for (used, kept) in gpu.used.iter().zip(kept) {
         if !stays(layout, used) {
@@ -74,17 +75,21 @@ pub(crate) fn supplied(
     (supply.into_iter().collect(), evict)
 }
 
-/// The profiles of a layout's devices, one for each device that counts.
+/// The profiles of a layout's devices, one for each device that counts. `absent`: only those in use do.
 fn of_layout(
     layout: &Layout,
-    gpu: &Gpu,
+    (gpu, absent): (&Gpu, bool),
     closed: &BTreeSet<SharingMode>,
     profiles: &ProfileIndex<'_>,
 ) -> Vec<ProfileId> {
-    let in_use = || {
-        let shares = gpu.used.iter().filter(|used| used.share && used.stays_in(layout));
-        shares.filter_map(|used| profiles.of_device(&used.resource, used.profile.as_deref()))
+    let used_of = |shares_only: bool| {
+        let here = gpu.used.iter().filter(move |used| (used.share || !shares_only) && used.stays_in(layout));
+        here.filter_map(|used| profiles.of_device(&used.resource, used.profile.as_deref()))
     };
+    if absent {
+        return used_of(false).collect();
+    }
+    let in_use = || used_of(true);
     if layout.mig {
         let of = |i: &InstanceSpec| {
             let profile = profiles.of_device(&i.resource_name(), Some(&i.profile));

@@ -11,6 +11,7 @@ mod profiles;
 mod selector;
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
@@ -44,6 +45,8 @@ pub struct NodeFacts<'a> {
     pub ready: bool,
     /// Another owner of its GPUs: the plan leaves them unchanged.
     pub foreign: Option<ConflictingOwner>,
+    /// What others say about it, as a clause such as `it is cordoned`: it takes no new demand. `None`: nothing.
+    pub marked: Option<Cow<'a, str>>,
     /// Its `GpuNode`, once the agent has written it; a changed one is another object.
     pub gpus: Option<&'a Arc<GpuNode>>,
 }

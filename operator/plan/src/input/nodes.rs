@@ -39,6 +39,7 @@ struct NodeInput {
     rules: Rules,
     ready: bool,
     foreign: bool,
+    marked: Option<Arc<str>>,
     /// Number of the reading that found the node last.
     reading: u64,
 }
@@ -95,7 +96,8 @@ impl NodeReader {
                 known.reading = self.reading;
                 let same = Arc::ptr_eq(&known.gpus, gpus)
                     && known.pool == *pool
-                    && (known.rules, known.ready, known.foreign) == (rules, ready, foreign);
+                    && (known.rules, known.ready, known.foreign) == (rules, ready, foreign)
+                    && known.marked.as_deref() == facts.marked.as_deref();
                 if same && (!priorities || nodes.get(name).is_some_and(|node| has_priorities(cluster, node))) {
                     continue;
                 }
@@ -106,7 +108,8 @@ impl NodeReader {
                 nodes.insert(name.clone(), node);
             }
             let (gpus, pool) = (Arc::clone(gpus), pool.clone());
-            let input = NodeInput { gpus, pool, rules, ready, foreign, reading: self.reading };
+            let marked = facts.marked.as_deref().map(Arc::from);
+            let input = NodeInput { gpus, pool, rules, ready, foreign, marked, reading: self.reading };
             read.push((name.clone(), input));
         }
         self.inputs.extend(read);
@@ -181,9 +184,12 @@ fn read_node(
     let gpus = status.gpus.iter().map(|state| {
         let spec = node.spec.gpus.iter().find(|g| g.uuid == state.uuid);
         let change = spec.and_then(|s| s.change.as_ref());
+        // a change that partitions nothing yet goes no further on a marked node
+        let stays = facts.marked.is_some() && change.is_some_and(|c| c.phase < ChangePhase::Partitioning);
         let base = match (spec, change) {
             _ if read_only => Some(interner.layout(seen(state))),
             (Some(spec), _) if facts.foreign.is_some() => Some(interner.layout_of(spec)),
+            (Some(_), Some(change)) if stays => Some(interner.layout(plain(change.from.clone()))),
             (Some(_), Some(change)) if change.phase < ChangePhase::RollingBack => {
                 Some(interner.layout(plain(change.to.clone())))
             }
@@ -198,7 +204,7 @@ fn read_node(
             board: usize::try_from(state.board).unwrap_or(usize::MAX),
             base,
             availability: if admitted { availability(facts, spec, state, interner) } else { UNSCRUBBED },
-            changing: change.is_some_and(|c| c.phase <= ChangePhase::RollingBack),
+            changing: !stays && change.is_some_and(|c| c.phase <= ChangePhase::RollingBack),
             used: devices_in_use(cluster, spec, state, interner),
         };
         (GpuUuid::from(state.uuid.as_str()), gpu)
@@ -223,14 +229,17 @@ fn availability(
         (Health::Lost, _) => Availability::Unavailable("NVML lost it"),
         (Health::Unhealthy, _) => Availability::Unavailable("it is unhealthy"),
         _ if !facts.ready => Availability::Unavailable("the Node is not Ready, or its agent does not report"),
-        (_, Some(Stuck)) if !is_realized(spec, state) => Availability::Unavailable("its layout cannot be restored"),
+        (_, Some(Stuck)) if facts.marked.is_none() && facts.foreign.is_none() && !is_realized(spec, state) => {
+            change.map_or(Availability::Free, |c| Availability::Broken(interner.layout(plain(c.to.clone()))))
+        }
         // instances that exist may stay in use; missing ones come back when their owner creates them
         _ if facts.foreign.is_some() && !is_realized(spec, state) => {
             Availability::Unavailable("another component partitions its node")
         }
+        _ if facts.marked.is_some() => Availability::Marked(interner.text(facts.marked.as_deref().unwrap_or_default())),
         _ if facts.foreign.is_some() => Availability::Frozen,
-        (_, Some(Partitioning | Canary | Verifying | RollingBack | Stuck)) => Availability::Frozen,
-        (_, Some(RolledBack)) => {
+        (_, Some(Partitioning | Canary | Verifying | RollingBack)) => Availability::Frozen,
+        (_, Some(RolledBack | Stuck)) => {
             change.map_or(Availability::Free, |c| Availability::Failed(interner.layout(plain(c.to.clone()))))
         }
         _ => Availability::Free,

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     board::{Item, Leftover, Leftovers, MAX_ITEMS, Packing, chosen},
     fleet::{BoardOptions, ClassId, Devices, Fleet, GpuClass, Likeness, ProfileId, add_one, supplied, weight, whole},
-    snapshot::{Availability, InUse},
+    snapshot::InUse,
 };
 
 /// A layout that failed on this GPU is chosen again only when others cost this many GPUs more.
@@ -175,7 +175,7 @@ impl CandidateBuilder<'_> {
     /// Other candidates: of layouts with the same devices and evictions only the cheapest.
     fn others(&self) -> Vec<Candidate> {
         let mut best: BTreeMap<_, (Cost, Packing, &Row)> = BTreeMap::new();
-        for row in &self.table.rows {
+        for row in self.table.rows.iter().filter(|row| !(self.class.gpu.is_broken() && self.is_present(row))) {
             let cost = self.cost(row);
             let key = (row.supply, self.kept(row.packing).collect::<Vec<_>>(), cost.evict);
             let known = best.entry(key).or_insert((cost, row.packing, row));
@@ -266,9 +266,8 @@ impl CandidateBuilder<'_> {
 
     pub(super) fn cost(&self, row: &Row) -> Cost {
         let removed = self.used.iter().filter(|(bit, _)| row.packing & bit == 0);
-        let same = self.class.has_mig() && self.unknown == 0 && self.present == row.packing;
-        let mut touch = if same { 0 } else { self.touch(true) };
-        if matches!(self.class.gpu.availability, Availability::Failed(_)) {
+        let mut touch = if self.is_present(row) { 0 } else { self.touch(true) };
+        if self.class.gpu.failed().is_some() {
             touch += self.failed(Some(&self.table.layout(row.packing, self.options.board)));
         }
         let destroyed = i64::from((self.present & !row.packing).count_ones()) + self.unknown;
@@ -299,18 +298,18 @@ impl CandidateBuilder<'_> {
         Cost { strand: i64::from(left.memory + left.compute), split: i64::from(split), ..Cost::default() }
     }
 
+    fn is_present(&self, row: &Row) -> bool {
+        self.class.has_mig() && self.unknown == 0 && self.present == row.packing
+    }
+
     fn touch(&self, mig: bool) -> i64 {
         1 + if mig == self.class.has_mig() { 0 } else { 1 + i64::from(self.options.board.mode_needs_reset) }
     }
 
     /// Cost of a layout that failed before, unless the GPU has it.
     fn failed(&self, layout: Option<&Layout>) -> i64 {
-        match (&self.class.gpu.availability, layout) {
-            (Availability::Failed(failed), Some(layout))
-                if **failed == *layout && self.class.base.as_deref() != Some(layout) =>
-            {
-                FAILED
-            }
+        match (self.class.gpu.failed(), layout) {
+            (Some(failed), Some(layout)) if **failed == *layout && self.class.base.as_deref() != Some(layout) => FAILED,
             _ => 0,
         }
     }

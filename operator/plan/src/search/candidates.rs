@@ -94,11 +94,12 @@ impl CandidateLayouts {
         Self { list, giving, differences }
     }
 
-    /// Candidates that no other is at least as good as in everything, the first among them.
+    /// Candidates that no other is at least as good as in everything, the present layout among them. Of equal ones the first stays.
     pub fn undominated(&self, profiles: usize) -> Vec<usize> {
         let rest = || self.list.iter().enumerate().skip(1);
+        let as_good = |a: &Candidate, b: &Candidate| a.cost.no_more_than(&b.cost) && covers(a, b, profiles);
         let beaten = |index: usize, c: &Candidate| {
-            rest().any(|(i, other)| i != index && other.cost.no_more_than(&c.cost) && covers(other, c, profiles))
+            rest().any(|(i, other)| i != index && as_good(other, c) && (i < index || !as_good(c, other)))
         };
         [0].into_iter().chain(rest().filter(|(i, c)| !beaten(*i, c)).map(|(i, _)| i)).collect()
     }

@@ -33,6 +33,8 @@ pub struct Member {
     pub name: String,
     pub labels: BTreeMap<String, String>,
     pub ready: bool,
+    /// What others say about it.
+    pub marked: Option<&'static str>,
     pub gpus: Agreement,
 }
 
@@ -57,7 +59,8 @@ impl DerefMut for Agreement {
 impl Member {
     fn facts(&self) -> NodeFacts<'_> {
         let gpus = Some(&self.gpus.0);
-        NodeFacts { name: &self.name, labels: &self.labels, ready: self.ready, foreign: None, gpus }
+        let marked = self.marked.map(Into::into);
+        NodeFacts { name: &self.name, labels: &self.labels, ready: self.ready, foreign: None, marked, gpus }
     }
 }
 
@@ -120,7 +123,13 @@ impl Fleet {
         let mut node = GpuNode::new(name, GpuNodeSpec::default());
         node.status = Some(GpuNodeStatus { boards: kinds, gpus, ..GpuNodeStatus::default() });
         let labels = [("pool".to_owned(), pool.to_owned())].into();
-        self.nodes.push(Member { name: name.into(), labels, ready: true, gpus: Agreement(Arc::new(node)) });
+        self.nodes.push(Member {
+            name: name.into(),
+            labels,
+            ready: true,
+            marked: None,
+            gpus: Agreement(Arc::new(node)),
+        });
         self
     }
 

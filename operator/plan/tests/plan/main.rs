@@ -8,6 +8,8 @@ mod brute;
 mod enforcement;
 mod fleet;
 mod incremental;
+mod leftovers;
+mod marked;
 mod optimum;
 mod order;
 mod planner;
@@ -17,6 +19,7 @@ mod properties;
 mod searched;
 mod shares;
 mod silicon_rules;
+mod stuck;
 
 /// Few cases by default, because every change of the code runs them; `PROPTEST_CASES` asks for more, in `make test-all` for 10,000.
 fn config() -> proptest::test_runner::Config {

@@ -46,10 +46,10 @@ fn pool(gpus: usize) -> Fleet {
 }
 
 /// Devices of one GPU: by profile, how many.
-type Counts = BTreeMap<&'static str, usize>;
+pub type Counts = BTreeMap<&'static str, usize>;
 
 /// A device in use: its profile, and its start if the place counts.
-type Used = Vec<(&'static str, i32)>;
+pub type Used = Vec<(&'static str, i32)>;
 
 /// Every layout of one GPU with the fewest evictions of these devices for its counts.
 fn layouts(used: &Used) -> BTreeMap<Counts, usize> {
@@ -99,6 +99,15 @@ fn layouts(used: &Used) -> BTreeMap<Counts, usize> {
 
 /// Fewest evictions such that all counts exist; `None`: they cannot exist together.
 fn fewest(used: &[Used], wanted: &Counts) -> Option<usize> {
+    fewest_with(layouts, used, wanted)
+}
+
+/// As [`fewest`], with the layouts that a GPU with these devices in use may be given.
+pub fn fewest_with(
+    layouts: impl Fn(&Used) -> BTreeMap<Counts, usize>,
+    used: &[Used],
+    wanted: &Counts,
+) -> Option<usize> {
     let capped = |sum: &Counts, more: &Counts| -> Counts {
         let of = |counts: &Counts, name: &str| counts.get(name).copied().unwrap_or(0);
         wanted.iter().map(|(name, most)| (*name, (of(sum, name) + of(more, name)).min(*most))).collect()
@@ -139,7 +148,7 @@ fn demand(fleet: Fleet, counts: &[i32]) -> Fleet {
 }
 
 /// A tenant that may use shares.
-fn tenant(fleet: Fleet, wanted: &[(&str, i32)]) -> Fleet {
+pub fn tenant(fleet: Fleet, wanted: &[(&str, i32)]) -> Fleet {
     let mut fleet = fleet.tenant("t", wanted);
     for tenant in &mut fleet.tenants {
         tenant.spec.trust = Trust::Internal;

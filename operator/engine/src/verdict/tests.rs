@@ -1,0 +1,83 @@
+//! Every author and kind of mark, with what a pool makes of it.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::projection::project_node;
+
+/// What a pool with this `spec.health` says of a node with this spec, annotations and conditions.
+fn of(health: &Value, node: &Value) -> Option<String> {
+    let health: NodeHealth = serde_json::from_value(health.clone()).unwrap();
+    let mut node: SlimNode = serde_json::from_value(node.clone()).unwrap();
+    project_node(&mut node);
+    let found = verdict(&node, &health, &BTreeSet::from(["example.com/pool"]));
+    assert!(found.is_none() || is_suspect(&node), "{node:?}");
+    found
+}
+
+fn tainted(key: &str, effect: &str) -> Value {
+    json!({"metadata": {"name": "n"}, "spec": {"taints": [{"key": key, "value": "x", "effect": effect}]}})
+}
+
+fn condition(type_: &str, status: &str) -> Value {
+    json!({"metadata": {"name": "n"}, "status": {"conditions": [{"type": type_, "status": status, "reason": "R"}]}})
+}
+
+#[test]
+fn cordon_counts_unless_it_is_ours_or_ignored() {
+    let cordoned = json!({"metadata": {"name": "n"}, "spec": {"unschedulable": true}});
+    assert_eq!(of(&json!({}), &cordoned).as_deref(), Some("it is cordoned"));
+    assert_eq!(of(&json!({"cordons": "Ignore"}), &cordoned), None);
+    let annotations = json!({names::CORDONED: "2026-01-01T00:00:00Z"});
+    let ours = json!({"metadata": {"name": "n", "annotations": annotations}, "spec": {"unschedulable": true}});
+    assert_eq!(of(&json!({}), &ours), None);
+}
+
+#[test]
+fn taint_counts_if_it_keeps_pods_of_tenants_away() {
+    let found = of(&json!({}), &tainted("nvidia.com/gpu-xid-error", "NoSchedule"));
+    assert_eq!(found.as_deref(), Some("it has the taint nvidia.com/gpu-xid-error=x:NoSchedule"));
+    assert!(of(&json!({}), &tainted("readiness.k8s.io/network", "NoExecute")).is_some());
+    assert!(of(&json!({}), &tainted("node.kubernetes.io/disk-pressure", "NoSchedule")).is_some());
+    for key in ["nvidia.com/gpu", "example.com/pool", "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"]
+    {
+        assert_eq!(of(&json!({}), &tainted(key, "NoSchedule")), None, "{key}");
+    }
+    assert_eq!(of(&json!({}), &tainted("example.com/other", "PreferNoSchedule")), None);
+    assert_eq!(of(&json!({"taints": "Ignore"}), &tainted("example.com/other", "NoSchedule")), None);
+    assert_eq!(
+        of(&json!({"toleratedTaints": ["example.com/other"]}), &tainted("example.com/other", "NoSchedule")),
+        None
+    );
+}
+
+#[test]
+fn condition_counts_with_the_polarity_of_its_product() {
+    for (preset, type_, bad, good) in [
+        ("Kubernetes", "MaintenancePlanned", "True", "False"),
+        ("NVSentinel", "GpuMemWatch", "True", "False"),
+        ("EKS", "AcceleratedHardwareReady", "False", "True"),
+        ("AKS", "GPUMissing", "True", "False"),
+        ("NodeProblemDetector", "KernelDeadlock", "True", "False"),
+    ] {
+        let found = of(&json!({}), &condition(type_, bad));
+        assert_eq!(found, Some(format!("its condition {type_} is {bad} (R)")));
+        assert_eq!(of(&json!({}), &condition(type_, good)), None, "{type_}");
+        assert_eq!(of(&json!({}), &condition(type_, "Unknown")), None, "{type_}");
+        assert!(of(&json!({"presets": [preset]}), &condition(type_, bad)).is_some());
+        assert_eq!(of(&json!({"presets": []}), &condition(type_, bad)), None, "{type_}");
+    }
+    // CoreWeave asks that its conditions are not used for automation
+    assert_eq!(of(&json!({}), &condition("CWActive", "False")), None);
+    let own = json!({"conditions": [{"type": "example.com/Burnt", "status": "Unknown"}]});
+    assert!(of(&own, &condition("example.com/Burnt", "Unknown")).is_some());
+    assert_eq!(of(&own, &condition("example.com/Burnt", "True")), None);
+}
+
+#[test]
+fn few_of_many_marks_are_named() {
+    let taints: Vec<Value> = (0..9).map(|n| json!({"key": format!("t{n}"), "effect": "NoSchedule"})).collect();
+    let found = of(&json!({}), &json!({"metadata": {"name": "n"}, "spec": {"taints": taints}})).unwrap();
+    assert_eq!(found.matches("it has the taint").count(), MOST_NAMED);
+    assert!(found.ends_with("5 more"), "{found}");
+}
