@@ -9,7 +9,7 @@ use gputenancy_crds::{InstanceSpec, Layout, Sharing, SharingMode, names};
 
 use super::{
     candidates::{Candidate, CandidateLayouts, Cost, Source},
-    shares,
+    shares::{self, Extent},
     table::{LayoutTable, Row},
 };
 use crate::{
@@ -139,7 +139,7 @@ impl<'a> Layouts<'a> {
         match source {
             Source::Present => class.base.as_deref().cloned(),
             Source::Whole(offer) => Some(whole(options.offers.get(offer)?.resource.clone())),
-            Source::Shares(index) => self.builder(id)?.in_shares().nth(index),
+            Source::Shares(index) => self.builder(id)?.in_shares(Extent::Spare).nth(index),
             Source::Instances(packing) => Some(self.builder(id)?.table.layout(packing, options.board)),
         }
     }
@@ -186,7 +186,7 @@ impl CandidateBuilder<'_> {
         best.into_values()
             .map(|(cost, _, row)| self.candidate(row, cost))
             .chain(self.wholes())
-            .chain(self.shares())
+            .chain(self.shares(Extent::Useful))
             .collect()
     }
 
@@ -213,19 +213,21 @@ impl CandidateBuilder<'_> {
     }
 
     /// The layouts in shares.
-    pub fn in_shares(&self) -> impl Iterator<Item = Layout> {
+    pub fn in_shares(&self, extent: Extent) -> impl Iterator<Item = Layout> {
         let weights: Vec<i64> = self.used.iter().map(|(_, weight)| *weight).collect();
-        shares::layouts(self.class, self.options, &weights).into_iter()
+        let wanted = |profile: ProfileId| self.fleet.demand.wanted.get(profile).map_or(0, |ranks| ranks.iter().sum());
+        shares::layouts(self.class, self.options, &weights, wanted, extent).into_iter()
     }
 
     /// Candidates in shares.
-    pub fn shares(&self) -> impl Iterator<Item = Candidate> {
+    pub fn shares(&self, extent: Extent) -> impl Iterator<Item = Candidate> {
         let numbers = |l: Option<&Layout>| {
             let numbers = l.and_then(|l| l.sharing.as_ref()).map(Sharing::numbers).unwrap_or_default();
             numbers.into_iter().collect::<BTreeSet<i32>>()
         };
         let before = numbers(self.class.base.as_deref());
-        let layouts = self.in_shares().enumerate().filter(|(_, layout)| self.class.base.as_deref() != Some(layout));
+        let layouts =
+            self.in_shares(extent).enumerate().filter(|(_, layout)| self.class.base.as_deref() != Some(layout));
         layouts.map(move |(index, layout)| {
             let (supply, evict) = self.supplied(Some(&layout));
             let destroyed = i64::from(self.present.count_ones()) + self.unknown;
@@ -248,9 +250,9 @@ impl CandidateBuilder<'_> {
             return Some(self.present());
         }
         let fitting: BTreeSet<usize> =
-            self.in_shares().enumerate().filter(|(_, l)| has_wanted(l)).map(|(index, _)| index).collect();
+            self.in_shares(Extent::Spare).enumerate().filter(|(_, l)| has_wanted(l)).map(|(index, _)| index).collect();
         let fits = |c: &Candidate| matches!(c.source, Source::Shares(index) if fitting.contains(&index));
-        self.shares().filter(fits).min_by_key(|c| (c.cost, c.source))
+        self.shares(Extent::Spare).filter(fits).min_by_key(|c| (c.cost, c.source))
     }
 
     fn supplied(&self, layout: Option<&Layout>) -> (Devices, i64) {

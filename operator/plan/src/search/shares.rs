@@ -1,4 +1,4 @@
-//! Layouts in shares: every set of shares that fits on one GPU, placed so that devices in use stay where they are.
+//! Layouts in shares: the sets of shares that fit on one GPU, placed so that devices in use stay where they are.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use gputenancy_crds::{Interval, Layout, MAX_SHARES, MemoryText, ShareGroup, Shar
 
 use crate::{
     board::{Room, ShareOffer},
-    fleet::{BoardOptions, GpuClass},
+    fleet::{BoardOptions, GpuClass, ProfileId},
 };
 
 /// Most sets of shares that are considered for one GPU.
@@ -18,8 +18,10 @@ const MAX_CHOICES: usize = 32;
 struct Kind {
     offer: ShareOffer,
     resource: String,
-    /// Most of them: all that fit, or those that exist where the pool no longer offers them.
+    /// Most of them: all that fit, or those in use where the pool no longer offers them.
     most: i64,
+    /// So many at most are in use or guaranteed anywhere: more are spare.
+    useful: i64,
     /// Devices in use.
     used: Vec<InUse>,
 }
@@ -39,16 +41,37 @@ struct InUse {
 /// How many of each kind, by its index.
 type Counts = Vec<(usize, i64)>;
 
-/// All layouts in shares that GPUs of a class may be given, each once, in a fixed order. `weights` are those of the devices in use.
-pub(super) fn layouts(class: &GpuClass<'_>, options: &BoardOptions<'_>, weights: &[i64]) -> Vec<Layout> {
+/// How many shares a layout may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// No more of a profile than are guaranteed or in use.
+    Useful,
+    /// As many as fit, which policies for spare GPUs and fixed layouts choose from. These come after all that are useful.
+    Spare,
+}
+
+/// The layouts in shares that GPUs of a class may be given, each once, in a fixed order. `weights` are those of the devices in use, `wanted`
+/// the guaranteed devices of a profile.
+pub(super) fn layouts(
+    class: &GpuClass<'_>,
+    options: &BoardOptions<'_>,
+    weights: &[i64],
+    wanted: impl Fn(ProfileId) -> i64,
+    extent: Extent,
+) -> Vec<Layout> {
     let present = class.base.as_ref().and_then(|l| l.sharing.as_ref());
-    let kinds = kinds(class, options, weights);
+    let kinds = kinds(class, options, weights, wanted);
     let mut layouts = Vec::new();
-    for mode in [SharingMode::TimeSlice, SharingMode::Mps, SharingMode::Fraction] {
+    let extents: &[Extent] = match extent {
+        Extent::Useful => &[Extent::Useful],
+        Extent::Spare => &[Extent::Useful, Extent::Spare],
+    };
+    let modes = [SharingMode::TimeSlice, SharingMode::Mps, SharingMode::Fraction];
+    for (extent, mode) in extents.iter().flat_map(|extent| modes.map(|mode| (*extent, mode))) {
         let of_mode: Vec<usize> =
             (0..kinds.len()).filter(|i| kinds.get(*i).is_some_and(|k| k.offer.mode == mode)).collect();
         let room = Room::of(options.board, mode);
-        for counts in sets(&kinds, &of_mode, room) {
+        for counts in sets(&kinds, &of_mode, room, extent) {
             layouts.extend(placed((&kinds, room), &counts, present.filter(|p| p.mode == mode), &taken(present)));
         }
     }
@@ -61,7 +84,12 @@ fn taken(present: Option<&Sharing>) -> BTreeSet<i32> {
     present.map(Sharing::numbers).unwrap_or_default().into_iter().collect()
 }
 
-fn kinds(class: &GpuClass<'_>, options: &BoardOptions<'_>, weights: &[i64]) -> Vec<Kind> {
+fn kinds(
+    class: &GpuClass<'_>,
+    options: &BoardOptions<'_>,
+    weights: &[i64],
+    wanted: impl Fn(ProfileId) -> i64,
+) -> Vec<Kind> {
     let used = |resource: &str, memory: Option<i64>| {
         let used = class.gpu.used.iter().zip(weights).zip(&class.kept);
         let here = used.filter(|((u, _), _)| u.share && *u.resource == *resource);
@@ -74,7 +102,9 @@ fn kinds(class: &GpuClass<'_>, options: &BoardOptions<'_>, weights: &[i64]) -> V
     let offered = options.shares().map(|(offer, share)| {
         let resource = offer.resource.clone().unwrap_or_default();
         let most = share.exactly.map_or(MAX_SHARES, |n| n).into();
-        Kind { offer: *share, used: used(&resource, share.memory), resource, most }
+        let used: Vec<InUse> = used(&resource, share.memory);
+        let useful = wanted(offer.profile).max(i64::try_from(used.len()).unwrap_or(i64::MAX));
+        Kind { offer: *share, used, resource, most, useful }
     });
     let mut kinds: Vec<Kind> = offered.collect();
     // shares that exist may stay, also those of no profile of the pool
@@ -94,26 +124,47 @@ fn existing(sharing: &Sharing, group: &ShareGroup, used: Vec<InUse>) -> Kind {
     let Sharing { mode, interval, .. } = *sharing;
     let ShareGroup { compute, compute_mode, resize, .. } = *group;
     let offer = ShareOffer { mode, interval, exactly, memory, compute, resize, compute_mode };
-    Kind { offer, resource: group.resource.clone(), most: count.into(), used }
+    // idle ones serve nothing, and stay only while the GPU keeps its layout
+    let kept = i64::try_from(used.len()).unwrap_or(i64::MAX);
+    Kind { offer, resource: group.resource.clone(), most: kept, useful: kept, used }
 }
 
 fn mib(group: &ShareGroup) -> Option<i64> {
     group.memory.as_ref().and_then(|memory| memory.mib().ok())
 }
 
-/// Every set that fits. Shares that split a GPU equally have it for themselves; the others are combined.
-fn sets(kinds: &[Kind], of_mode: &[usize], room: Room) -> Vec<Counts> {
+/// Sets that fit: shares that split a GPU equally have it for themselves; the others are combined.
+fn sets(kinds: &[Kind], of_mode: &[usize], room: Room, extent: Extent) -> Vec<Counts> {
     let kind = |index: &usize| kinds.get(*index);
     let (equal, parts): (Vec<usize>, Vec<usize>) =
         of_mode.iter().partition(|i| kind(i).is_some_and(|k| k.offer.exactly.is_some()));
-    let equal = equal.iter().filter_map(|i| Some(vec![(*i, i64::from(kind(i)?.offer.exactly?))]));
-    let mut found: Vec<Counts> = equal.collect();
-    combine(kinds, &parts, room, MAX_SETS, &mut Counts::new(), &mut found);
+    let mut found = Vec::new();
+    if extent == Extent::Useful {
+        found.extend(equal.iter().filter_map(|i| Some(vec![(*i, i64::from(kind(i)?.offer.exactly?))])));
+        combine((kinds, &|k: &Kind| k.most.min(k.useful)), &parts, room, MAX_SETS, &mut Counts::new(), &mut found);
+        return found;
+    }
+    let most = |k: &Kind| k.most;
+    combine((kinds, &most), &parts, room, MAX_SETS, &mut Counts::new(), &mut found);
+    // also as many as fit of each kind, whatever was left out
+    for first in &parts {
+        let order: Vec<usize> = [*first].into_iter().chain(parts.iter().copied().filter(|i| i != first)).collect();
+        combine((kinds, &most), &order, room, 1, &mut Counts::new(), &mut found);
+    }
+    found.iter_mut().for_each(|set| set.sort_unstable());
     found
 }
 
-/// The largest sets first. Of more than `most_sets` some are left out, and every number of each kind is among the others.
-fn combine(kinds: &[Kind], rest: &[usize], room: Room, most_sets: usize, set: &mut Counts, found: &mut Vec<Counts>) {
+/// At most `most_sets` sets, and one at least, the largest first: a pool with many small profiles has more than can be considered. What is
+/// left of the limit is divided among the numbers of a kind.
+fn combine(
+    (kinds, most): (&[Kind], &dyn Fn(&Kind) -> i64),
+    rest: &[usize],
+    room: Room,
+    most_sets: usize,
+    set: &mut Counts,
+    found: &mut Vec<Counts>,
+) {
     let Some((first, rest)) = rest.split_first() else {
         if !set.is_empty() {
             found.push(set.clone());
@@ -121,16 +172,18 @@ fn combine(kinds: &[Kind], rest: &[usize], room: Room, most_sets: usize, set: &m
         return;
     };
     let Some(kind) = kinds.get(*first) else { return };
-    let most = (0..=kind.most).rev().find(|n| room.takes(&kind.offer, *n)).unwrap_or(0);
+    let largest = (0..=most(kind)).rev().find(|n| room.takes(&kind.offer, *n)).unwrap_or(0);
     let end = found.len() + most_sets;
-    for n in (0..=most).rev() {
-        // what is left is divided among the numbers to come
+    for n in (0..=largest).rev() {
         let left = end.saturating_sub(found.len());
+        if left == 0 {
+            return;
+        }
         let share = left / usize::try_from(n + 1).unwrap_or(1);
         if n > 0 {
             set.push((*first, n));
         }
-        combine(kinds, rest, room.less(&kind.offer, n), share.max(1), set, found);
+        combine((kinds, most), rest, room.less(&kind.offer, n), share.max(1), set, found);
         if n > 0 {
             set.pop();
         }

@@ -7,6 +7,7 @@ use super::{
     candidates::{Candidate, Source},
     decision::{FleetDecision, Share},
     objective::at,
+    shares::Extent,
     table::Row,
 };
 use crate::{
@@ -73,7 +74,7 @@ fn more_shares(builder: &CandidateBuilder<'_>, chosen: &Candidate, profile: Prof
     let shared = is_shared(builder.class, chosen);
     let more = |c: &Candidate| count(&c.supply, profile) > count(&chosen.supply, profile);
     let total = |c: &Candidate| c.supply.iter().map(|(_, n)| n).sum::<i64>();
-    let candidates = builder.shares().filter(|c| more(c) && (!shared || covers(c, chosen)));
+    let candidates = builder.shares(Extent::Spare).filter(|c| more(c) && (!shared || covers(c, chosen)));
     candidates.min_by_key(|c| (Reverse(count(&c.supply, profile)), total(c), c.cost, c.source))
 }
 

@@ -20,7 +20,7 @@ fn mark(fleet: &mut Fleet, node: &str) {
 
 #[test]
 fn demand_is_planned_on_other_nodes() {
-    let mut fleet = fleet(7);
+    let mut fleet = fleet(0).settle().tenant("t", &[("small", 7)]);
     mark(&mut fleet, "a");
     let plan = fleet.plan();
     assert!(plan.problems.is_empty(), "{:?}", plan.problems);
