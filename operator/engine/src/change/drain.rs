@@ -200,7 +200,7 @@ fn withdraw(
 }
 
 /// The agent has processed the hold, and no pod can get the device any more.
-fn is_withdrawn(ctx: &ChangeContext<'_>, device: &Device<'_>) -> bool {
+pub(super) fn is_withdrawn(ctx: &ChangeContext<'_>, device: &Device<'_>) -> bool {
     let withdrawn = ctx.observation.cordoned.unwrap_or(!device.state.allocatable);
     ctx.fresh && withdrawn && ctx.spec.is_some_and(|s| s.hold.contains(&device.start()))
 }

@@ -6,8 +6,9 @@ use gputenancy_plan::plain;
 
 use super::{
     canary,
-    context::ChangeContext,
+    context::{ChangeContext, Device},
     draft::Draft,
+    drain::is_withdrawn,
     failure::{Failure, activity},
     rollback::{fall_back, partition_deadline, progress, stick, timeout},
     types::ChangeDecision,
@@ -62,12 +63,24 @@ pub(super) fn verifying(ctx: &ChangeContext<'_>, change: &Change) -> ChangeDecis
         draft.requeue_at(timeout);
         return draft.done(missing);
     };
-    let failure = Failure { message: format!("{}; {missing}", failure.message), ..failure };
     let removed = ctx.removed(&change.from);
+    let withdrawn = removed.iter().all(|device| is_withdrawn(ctx, device));
+    // what is missing is read before the devices are withdrawn
+    let message = if withdrawn && !removed.is_empty() {
+        change.reason.clone()
+    } else {
+        format!("{}; {missing}", failure.message)
+    };
+    let failure = Failure { message, ..failure };
     let in_use = removed.iter().any(|d| d.owned() || d.state.clients > 0);
     // pods have got new devices already, or there is no other layout to go back to
     if in_use || plain(change.from.clone()) == plain(change.to.clone()) {
         return stick(draft, failure.reason, &failure.message);
+    }
+    // a pod may get a new device until all are withdrawn
+    if !withdrawn {
+        draft.hold(removed.iter().map(Device::start)).journal(|c| c.reason.clone_from(&failure.message));
+        return draft.done(format!("withdrawing the new devices, to restore the old layout: {}", failure.message));
     }
     fall_back(ctx, draft, change, &failure)
 }
