@@ -15,7 +15,7 @@ use e2e::{
     scenario::{NODES, instances_ready, tenant_ready},
     wait::{PATIENCE, eventually},
 };
-use gputenancy_crds::{ChangePhase, GpuNode};
+use gputenancy_crds::{ChangePhase, GpuNode, GpuPool};
 use serde_json::{Value, json};
 
 const HALF: &str = "nvidia.com/mig-3g.40gb";
@@ -155,6 +155,40 @@ async fn agent_that_leaves_in_each_phase_suspends_the_change() {
         let left = left?;
         for phase in [ChangePhase::Noticed, ChangePhase::Evicting, ChangePhase::Partitioning, ChangePhase::Verifying] {
             ensure(left.contains(&phase), format!("left in {left:?}, not in {phase:?}"))?;
+        }
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn cordon_of_nvsentinel_in_each_phase_suspends_or_cancels_the_change() {
+    disturbed("cordoned", World::enter_realtime().await.unwrap(), async |world| {
+        block_phases(world).await?;
+        let health = json!({"spec": {"health": {"clearAfter": "0s", "maxUnavailable": "100%"}}}).to_string();
+        world.kubectl(&["patch", "gpupool", "p", "--type=merge", "-p", &health]).await?;
+        // Partitioning lasts until the node is cordoned
+        world.nvsim("gpu-1", &["inject", "--call", "nvmlDeviceCreateGpuInstanceWithPlacement", "--hang", "8"]).await?;
+        grow(world).await?;
+        let cordon = async |phase| {
+            let label = "k8saas.nvidia.com/cordon-by=NVSentinel";
+            world.kubectl(&["label", "node", "gpu-1", "--overwrite", label]).await?;
+            world.kubectl(&["cordon", "gpu-1"]).await?;
+            world
+                .condition_becomes::<GpuPool>("p", "NodesMarked", "True", "Marked", &["node gpu-1: it is cordoned"])
+                .await?;
+            let hit = interrupt::phases(world, "gpu-1").await?.into_iter().chain([phase]).collect();
+            unblock(world, &hit).await?;
+            world.kubectl(&["uncordon", "gpu-1"]).await?;
+            Ok(hit)
+        };
+        let met = interrupt::in_phases(world, "gpu-1", has_three_big, cordon).await;
+        // also after a failure, for the next test
+        unblock(world, &[ChangePhase::Evicting, ChangePhase::Verifying].into()).await?;
+        world.nvsim("gpu-1", &["clear-faults"]).await?;
+        let met = met?;
+        for phase in [ChangePhase::Noticed, ChangePhase::Evicting, ChangePhase::Partitioning, ChangePhase::Verifying] {
+            ensure(met.contains(&phase), format!("cordoned in {met:?}, not in {phase:?}"))?;
         }
         Ok(())
     })

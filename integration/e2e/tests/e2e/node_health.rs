@@ -16,8 +16,8 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-/// A condition of NVSentinel.
-const FAULT: &str = "GpuMemWatch";
+/// Marks as their authors write them.
+const CASES: &str = include_str!("../../../cases/node-health.json");
 
 /// A pool of both nodes, whose verdicts end with their marks, and at least one of two nodes may be marked.
 fn both_nodes(disruption: &Value) -> Value {
@@ -29,12 +29,27 @@ fn both_nodes(disruption: &Value) -> Value {
     both
 }
 
-/// Sets the condition of gpu-1 as NVSentinel does.
-async fn fault(world: &World, status: &str) -> Result<()> {
+/// Marks gpu-1 as the author of a mark does, or takes the mark back.
+async fn mark(world: &World, mark: &Value, set: bool) -> Result<()> {
     let nodes = Api::<Node>::all(world.client.clone());
-    let condition = json!({"type": FAULT, "status": status, "reason": "GpuMemWatchIsNotHealthy", "message": "DCGM_FR_FAULTY_MEMORY"});
-    let patch = json!({"status": {"conditions": [condition]}});
-    nodes.patch_status("gpu-1", &PatchParams::default(), &Patch::Strategic(patch)).await?;
+    let mut object = mark.clone();
+    if let Some(conditions) = object["status"]["conditions"].as_array_mut() {
+        if !set {
+            conditions.iter_mut().for_each(|condition| condition["$patch"] = json!("delete"));
+        }
+        nodes.patch_status("gpu-1", &PatchParams::default(), &Patch::Strategic(object)).await?;
+        return Ok(());
+    }
+    if !set {
+        let without =
+            |field: &Value| field.as_object().into_iter().flatten().map(|(k, _)| (k.clone(), Value::Null)).collect();
+        for field in ["labels", "annotations"] {
+            let removed: serde_json::Map<String, Value> = without(&object["metadata"][field]);
+            object["metadata"][field] = Value::Object(removed);
+        }
+        object["spec"] = json!({"unschedulable": null, "taints": null});
+    }
+    nodes.patch("gpu-1", &PatchParams::default(), &Patch::Merge(object)).await?;
     Ok(())
 }
 
@@ -71,24 +86,21 @@ async fn each_mark(world: &World) -> Result<()> {
     let pods = world.pods_ready("t", 2).await?;
 
     // new demand goes to the other node, whatever marks this one
-    world.kubectl(&["cordon", "gpu-1"]).await?;
-    marked(world, "it is cordoned").await?;
-    set_guarantee(&world.client, "t", "mig-2g", 3).await?;
-    instances_ready(world, "2g.20gb", 3).await?;
-    ensure(nodes_with(world, "2g.20gb").await? == ["gpu-2"], "instances on the cordoned node")?;
-    ensure(world.pods_ready("t", 2).await? == pods, "a running pod was ended")?;
-    world.kubectl(&["uncordon", "gpu-1"]).await?;
-    unmarked(world).await?;
+    let cases: Value = serde_json::from_str(CASES).unwrap();
+    let rows = cases["marks"].as_array().unwrap().iter().filter(|row| row["lab"] == true);
+    for (number, row) in rows.enumerate() {
+        mark(world, &row["node"], true).await?;
+        marked(world, row["says"].as_str().unwrap()).await?;
+        if number == 0 {
+            set_guarantee(&world.client, "t", "mig-2g", 3).await?;
+            instances_ready(world, "2g.20gb", 3).await?;
+            ensure(nodes_with(world, "2g.20gb").await? == ["gpu-2"], "instances on the marked node")?;
+        }
+        ensure(world.pods_ready("t", 2).await? == pods, format!("a running pod was ended: {row}"))?;
+        mark(world, &row["node"], false).await?;
+        unmarked(world).await?;
+    }
 
-    world.kubectl(&["taint", "node", "gpu-1", "nvidia.com/gpu-xid-error=79:NoSchedule"]).await?;
-    marked(world, "it has the taint nvidia.com/gpu-xid-error=79:NoSchedule").await?;
-    world.kubectl(&["taint", "node", "gpu-1", "nvidia.com/gpu-xid-error-"]).await?;
-    unmarked(world).await?;
-
-    fault(world, "True").await?;
-    marked(world, "its condition GpuMemWatch is True (GpuMemWatchIsNotHealthy)").await?;
-    fault(world, "False").await?;
-    unmarked(world).await?;
     let node = Api::<Node>::all(world.client.clone()).get("gpu-1").await?;
     ensure(!node.annotations().contains_key("gputenancy.io/cordoned"), "a cordon of ours on gpu-1")?;
     ensure(world.pods_ready("t", 2).await? == pods, "a running pod was ended")
@@ -133,4 +145,44 @@ async fn in_the_notice(world: &World) -> Result<()> {
         Ok(if phases.iter().any(|p| p == "Noticed") { Ok(()) } else { Err(format!("{phases:?}")) })
     })
     .await
+}
+
+#[tokio::test]
+async fn with_too_many_marked_gpus_no_pod_is_evicted_until_fewer_are() {
+    let world = World::enter().await.unwrap();
+    world.keeping_evidence("node-health-breaker", too_many(&world)).await;
+}
+
+async fn too_many(world: &World) -> Result<()> {
+    e2e::fixtures::two_small_pods(world).await?;
+    let pools = Api::<GpuPool>::all(world.client.clone());
+    let spec = json!({"spec": {"health": {"clearAfter": "0s", "maxUnavailable": 1}}});
+    pools.patch("p", &PatchParams::default(), &Patch::Merge(spec)).await?;
+    let before = objects::running(&world.client, "small").await?;
+    world.kubectl(&["cordon", "gpu-1"]).await?;
+    let over = "no pod of the pool is evicted";
+    let marked = world.condition_becomes::<GpuPool>(
+        "p",
+        "NodesMarked",
+        "True",
+        "TooManyMarked",
+        &["node gpu-1: ", "maxUnavailable is 1"],
+    );
+    marked.await.map_err(|error| e2e::Error::Wrong(format!("{over}: {error}")))?;
+    set_guarantee(&world.client, "small", "mig-1g", 2).await?;
+    set_guarantee(&world.client, "big", "mig-3g", 3).await?;
+    // the tenant is short, and the reason names the node
+    world
+        .condition_becomes::<gputenancy_crds::GpuTenant>(
+            "big",
+            "CapacityReady",
+            "False",
+            "Shortage",
+            &["node gpu-1: it is cordoned"],
+        )
+        .await?;
+    ensure(objects::running(&world.client, "small").await? == before, "a pod was evicted")?;
+    world.kubectl(&["uncordon", "gpu-1"]).await?;
+    unmarked(world).await?;
+    instances_ready(world, "3g.40gb", 3).await.map(drop)
 }

@@ -23,6 +23,21 @@ fn condition(type_: &str, status: &str) -> Value {
     json!({"metadata": {"name": "n"}, "status": {"conditions": [{"type": type_, "status": status, "reason": "R"}]}})
 }
 
+/// The marks that are also applied to nodes of a fleet, in each phase of a change, and to one of a lab.
+const CASES: &str = include_str!("../../../../integration/cases/node-health.json");
+
+#[test]
+fn each_known_mark_reads_as_listed() {
+    let cases: Value = serde_json::from_str(CASES).unwrap();
+    let marks = cases["marks"].as_array().unwrap();
+    assert!(marks.len() >= 16);
+    for row in marks {
+        let mut node = row["node"].clone();
+        node["metadata"]["name"] = json!("n");
+        assert_eq!(of(&json!({}), &node).as_deref(), row["says"].as_str(), "{row}");
+    }
+}
+
 #[test]
 fn cordon_counts_unless_it_is_ours_or_ignored() {
     let cordoned = json!({"metadata": {"name": "n"}, "spec": {"unschedulable": true}});

@@ -43,7 +43,7 @@ type Counts = Vec<(usize, i64)>;
 
 /// How many shares a layout may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Extent {
+pub(crate) enum Extent {
     /// No more of a profile than are guaranteed or in use.
     Useful,
     /// As many as fit, which policies for spare GPUs and fixed layouts choose from. These come after all that are useful.

@@ -1,9 +1,12 @@
 //! Nodes that others have cordoned, tainted or marked as unhealthy.
 
-use gputenancy_crds::reasons;
+use gputenancy_crds::{NodeHealth, reasons};
 
 use super::*;
-use crate::pool::status;
+use crate::{plan::NodeName, pool::status};
+
+/// Marks as their authors write them, and what they make of a change in each phase.
+const CASES: &str = include_str!("../../../../integration/cases/node-health.json");
 
 /// Changes the node `n` of a fleet.
 fn edit(fleet: &mut Fleet, edit: impl FnOnce(&mut gputenancy_engine::projection::SlimNode)) {
@@ -76,4 +79,122 @@ fn marks_that_a_pool_ignores_make_no_difference() {
     assert_eq!(at(&fleet, 1000, &[]).marked_nodes.len(), 0, "pods of tenants tolerate it");
     edit(&mut fleet, |node| node.spec.taints = vec![taint("nvidia.com/gpu-xid-error")]);
     assert_eq!(at(&fleet, 1000, &[]).marked_nodes, ["p"]);
+}
+
+/// The settled fleet with two nodes more, so that one marked node is not too many, and a change of the GPU that has a pod.
+fn changing(phase: &str) -> Fleet {
+    let mut fleet = settled();
+    fleet.profiles[0].spec.resource_name = Some("gputenancy.io/gpu".into());
+    fleet.pools[0].spec.health = read(json!({"maxUnavailable": "100%"}));
+    fleet.pools[0].spec.verify = read(json!({"canary": {"image": "canary"}}));
+    let intent = intent(&fleet);
+    let node = Arc::make_mut(fleet.gpu_nodes.get_mut("n").unwrap());
+    let time = "1970-01-01T00:00:10Z";
+    // a whole GPU has a canary if it was shared before
+    let shares = json!({"mode": "TimeSlice", "shares": [{"resource": "gputenancy.io/turns", "numbers": [0, 1]}]});
+    let old = if phase == "Canary" { json!({"sharing": shares}) } else { json!({"resource": "nvidia.com/gpu"}) };
+    let new = json!({"resource": "gputenancy.io/gpu"});
+    node.spec.gpus[0].change = Some(read(json!({"phase": phase, "from": old, "to": new, "startedAt": time,
+        "phaseSince": time, "evictAfter": time, "reason": "r", "intent": intent})));
+    let whole = node.status.as_mut().unwrap().gpus[0].whole.as_mut().unwrap();
+    if ["Partitioning", "Canary", "Verifying"].contains(&phase) {
+        node.spec.gpus[0].resource = Some("gputenancy.io/gpu".into());
+        whole.resource = Some("gputenancy.io/gpu".into());
+        return fleet;
+    }
+    whole.owner = Some(read(json!({"namespace": "t", "pod": "w", "container": "c"})));
+    let pod = PodName { namespace: "t".into(), name: "w".into() };
+    let meta = json!({"name": "w", "namespace": "t", "uid": "w"});
+    fleet.pods.insert(pod, Arc::new(read(json!({"metadata": meta, "spec": {"nodeName": "n"}}))));
+    fleet
+}
+
+/// Merges a mark into the node `n`.
+fn mark(fleet: &mut Fleet, mark: &Value) {
+    let mut node = serde_json::to_value(&*fleet.nodes["n"]).unwrap();
+    let mut conditions = node["status"]["conditions"].as_array().unwrap().clone();
+    conditions.extend(mark["status"]["conditions"].as_array().cloned().unwrap_or_default());
+    merge(&mut node, mark);
+    node["status"]["conditions"] = json!(conditions);
+    fleet.nodes.insert("n".into(), Arc::new(read(node)));
+}
+
+fn merge(into: &mut Value, from: &Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            for (key, value) in from {
+                merge(into.entry(key.clone()).or_insert(Value::Null), value);
+            }
+        }
+        (into, from) => *into = from.clone(),
+    }
+}
+
+#[test]
+fn each_mark_cancels_or_suspends_a_change_in_each_phase() {
+    let cases: Value = serde_json::from_str(CASES).unwrap();
+    let node = NodeName::from("n");
+    let found = |pass: &FleetDecision| pass.nodes.get(&node).and_then(|work| work.spec.clone());
+    for (phase, effect) in cases["phases"].as_object().unwrap() {
+        let unmarked = next(&changing(phase), &mut Remembered::default(), 10, &[]);
+        for row in cases["marks"].as_array().unwrap() {
+            let (mut fleet, case) = (changing(phase), format!("{phase}: {row}"));
+            mark(&mut fleet, &row["node"]);
+            let pass = next(&fleet, &mut Remembered::default(), 10, &[]);
+            if row["says"].is_null() {
+                assert_eq!((found(&pass), &pass.evicted), (found(&unmarked), &unmarked.evicted), "{case}");
+                continue;
+            }
+            assert!(pass.evicted.is_empty(), "{case}");
+            let before = fleet.gpu_nodes["n"].spec.clone();
+            let after = pass.nodes.get(&node).and_then(|work| work.spec.clone()).unwrap_or_else(|| before.clone());
+            let phases = |spec: &GpuNodeSpec| spec.gpus[0].change.as_ref().map(|change| change.phase);
+            match effect.as_str().unwrap() {
+                "Cancelled" => assert_eq!(phases(&after), None, "{case}"),
+                "Suspended" => assert_eq!(phases(&after), phases(&before), "{case}"),
+                other => panic!("{other}"),
+            }
+            let layout = |spec: &GpuNodeSpec| spec.gpus[0].layout();
+            assert_eq!(layout(&after), layout(&before), "{case}");
+            assert!(condition_of(&pass, "NodesMarked").2.contains(row["says"].as_str().unwrap()), "{case}");
+        }
+    }
+}
+
+/// The changing fleet with nodes `n` to `n4`, two GPUs each, of which so many others are marked.
+fn five_nodes(marked: usize) -> Fleet {
+    let mut fleet = changing("Noticed");
+    fleet.pools[0].spec.health = NodeHealth::default();
+    for number in 1..5 {
+        let name = format!("n{number}");
+        let mut gpus = (*fleet.gpu_nodes["n"]).clone();
+        gpus.metadata.name = Some(name.clone());
+        for gpu in &mut gpus.spec.gpus {
+            (gpu.uuid, gpu.change) = (format!("{}-{number}", gpu.uuid), None);
+        }
+        for gpu in &mut gpus.status.as_mut().unwrap().gpus {
+            gpu.uuid = format!("{}-{number}", gpu.uuid);
+            gpu.whole.as_mut().unwrap().owner = None;
+        }
+        let mut node = (*fleet.nodes["n"]).clone();
+        node.metadata.name = Some(name.clone());
+        node.spec.unschedulable = number <= marked;
+        fleet.gpu_nodes.insert(name.clone(), Arc::new(gpus));
+        fleet.nodes.insert(name, Arc::new(node));
+    }
+    fleet
+}
+
+#[test]
+fn with_three_of_five_nodes_marked_at_once_no_pod_is_evicted() {
+    let phase = |marked| {
+        let pass = next(&five_nodes(marked), &mut Remembered::default(), 10, &[]);
+        let work = pass.nodes.get(&NodeName::from("n")).and_then(|work| work.spec.clone());
+        let phase = work.and_then(|spec| Some(spec.gpus[0].change.as_ref()?.phase));
+        (phase, condition_of(&pass, "NodesMarked").1)
+    };
+    let evicting = Some(ChangePhase::Evicting);
+    assert_eq!(phase(0), (evicting, "Unmarked".to_owned()));
+    assert_eq!(phase(2), (evicting, "Marked".to_owned()), "40 % of the GPUs");
+    assert_eq!(phase(3), (None, "TooManyMarked".to_owned()), "60 % of the GPUs: nothing is written");
 }
