@@ -16,7 +16,9 @@ use crate::{
 };
 
 /// A profile and its percent of compute; each share has 1 GiB.
-const PROFILES: [(&str, usize); 6] = [("p15", 15), ("p2", 2), ("p30", 30), ("p30b", 30), ("p7", 7), ("p8", 8)];
+const PROFILES: [(&str, usize); 4] = [("p15", 15), ("p30", 30), ("p30b", 30), ("p8", 8)];
+/// Leftovers of other sizes, with a profile of the same size each that stays.
+const SMALL: [(&str, usize); 2] = [("p2", 2), ("p7", 7)];
 /// Profiles that are deleted, of the same size.
 const DELETED: [(&str, usize); 3] = [("old2", 2), ("old2b", 2), ("old30", 30)];
 
@@ -136,7 +138,7 @@ fn one_gpu(
     kept: &[(&str, usize)],
     guaranteed: &[(&str, i32)],
 ) -> gputenancy_plan::Plan {
-    let all: Vec<(&str, usize)> = PROFILES.iter().chain(&DELETED).copied().collect();
+    let all: Vec<(&str, usize)> = PROFILES.iter().chain(&SMALL).chain(&DELETED).copied().collect();
     let mut fleet = tenant(pool(1, &all), shares).settle();
     for (number, name) in in_use.iter().enumerate() {
         assert!(fleet.start("t", &format!("pod-{number}"), &format!("gputenancy.io/{name}")));
@@ -144,17 +146,21 @@ fn one_gpu(
     tenant(only(fleet, kept), guaranteed).plan()
 }
 
+fn kept() -> Vec<(&'static str, usize)> {
+    PROFILES.iter().chain(&SMALL).copied().collect()
+}
+
 #[test]
 fn idle_share_of_a_deleted_profile_goes_where_demand_needs_its_room() {
     let shares = [("p30", 2), ("p7", 1), ("p8", 1), ("old2", 1), ("old2b", 1)];
-    let plan = one_gpu(&shares, &["p30", "p30"], &PROFILES, &[("p30", 3)]);
+    let plan = one_gpu(&shares, &["p30", "p30"], &kept(), &[("p30", 3)]);
     assert!(plan.problems.is_empty() && evictions(&plan) == 0, "{:#?}", explain(&plan));
 }
 
 #[test]
 fn two_equal_leftovers_cost_no_pod() {
     let shares = [("p15", 6), ("old2", 1), ("old2b", 1)];
-    let plan = one_gpu(&shares, &["p15", "p15"], &PROFILES, &[("p15", 4), ("p8", 1)]);
+    let plan = one_gpu(&shares, &["p15", "p15"], &kept(), &[("p15", 4), ("p8", 1)]);
     assert!(plan.problems.is_empty(), "{:#?}", explain(&plan));
     assert_eq!(evictions(&plan), 0, "{:#?}", explain(&plan));
 }
