@@ -300,7 +300,8 @@ pub struct GpuUse {
     pub used: i32,
     /// Devices that exist for the tenant: in use, and free up to its budget.
     pub available: i32,
-    /// Pods that wait for a device of this profile, and controllers whose pods the quota has refused for two seconds.
+    /// Pods that wait for a device of this profile, controllers whose pods the quota has refused for two seconds, and pods inside the virtual
+    /// cluster that the quota refuses.
     pub waiting: i32,
     /// Share of a whole GPU that one device counts against `spec.gpuEquivalents`, such as `1/8`; absent without a cap, and when no board
     /// of a pool offers the profile.

@@ -233,10 +233,46 @@ pub struct VirtualClusterStatus {
     /// When the deletion of the virtual cluster began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deleting_since: Option<Time>,
+    /// Pods inside that the tenant's quota refuses because of their GPUs, by profile, as of the last complete reconciliation.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<RefusedPods>,
     /// Ready, PolicyReady, ChartRendered, ControlPlaneReady, KubeconfigReady, CapacityShown, CatalogShown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
+}
+
+/// Pods inside that request a profile and have no pod on this cluster, because the quota of the tenant refuses them.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct RefusedPods {
+    /// Name of the GpuProfile.
+    #[serde(default)]
+    pub profile: String,
+    /// Number of these pods.
+    #[serde(default)]
+    pub count: i32,
+    /// The first ten of them by the time of their refusal.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pods: Vec<RefusedPod>,
+}
+
+/// A pod inside that the quota refuses.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct RefusedPod {
+    /// Namespace inside.
+    #[serde(default)]
+    pub namespace: String,
+    /// Name inside.
+    #[serde(default)]
+    pub name: String,
+    /// Time of the oldest refusal that the API server inside still has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
+    /// Reason and remedy, as in the event `BudgetUsed` of the pod.
+    #[serde(default)]
+    pub message: String,
 }
 
 /// A change of `spec.virtualCluster.version` whose control plane has not been ready yet.

@@ -177,3 +177,39 @@ fn tenant_without_virtual_cluster_ignores_annotations_of_vcluster() {
     let report = kubectl_gpu::tenant::report(&sources);
     assert!(report.pods.is_empty() && report.waiting.iter().all(|w| w.inside.is_none()), "{report:?}");
 }
+
+#[test]
+fn tenant_shows_pods_that_the_quota_refuses_inside() {
+    let mut sources = sources();
+    let message = "the budget of profile shared-4 is used up: 4 of 4 nvidia.com/gpu.shared are requested by other pods of tenant team-c.";
+    let pod =
+        |name: &str, since: Option<&str>| json!({"namespace": "ml", "name": name, "since": since, "message": message});
+    let pods = [pod("job-7", Some("2026-11-25T07:59:20Z")), pod("job-8", None)];
+    let refused = json!([{"profile": "shared-4", "count": 5, "pods": pods}]);
+    let status = sources.tenant.as_mut().unwrap().status.as_mut().unwrap();
+    status.virtual_cluster = Some(of(json!({"namespace": "team-c", "refused": refused})));
+    status.gpus[0].waiting = 6;
+    let report = kubectl_gpu::tenant::report(&sources);
+    assert_eq!((report.profiles[0].waiting, report.waiting_unnamed), (6, Some(3)));
+    let found = report.waiting.iter().find(|w| w.object == "Pod/job-7").unwrap();
+    assert_eq!(
+        (found.reason.as_str(), found.seconds, found.profiles.as_slice()),
+        ("QuotaExceeded", Some(40), &["shared-4".into()][..])
+    );
+    assert_eq!(found.inside, Some(Inside::Pod { namespace: "ml".into(), name: "job-7".into() }));
+    let text = strip(&render::tenant(&report));
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        words.contains("ml/Pod/job-7 (first refused 40s ago; in the virtual cluster, no pod on the host)"),
+        "{text}"
+    );
+    assert!(
+        words.contains("ml/Pod/job-8 (in the virtual cluster, no pod on the host) QuotaExceeded: the budget of"),
+        "{text}"
+    );
+    assert!(words.contains("and 3 more in the virtual cluster that the quota refuses"), "{text}");
+
+    sources.tenant.as_mut().unwrap().spec.virtual_cluster = None;
+    let report = kubectl_gpu::tenant::report(&sources);
+    assert!(report.waiting.iter().all(|w| w.object != "Pod/job-7") && report.waiting_unnamed.is_none());
+}

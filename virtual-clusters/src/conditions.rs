@@ -1,7 +1,7 @@
 //! The report about a virtual cluster: conditions of `status.virtualCluster`. Pure.
 
 use gputenancy_crds::{
-    Reclaim, VirtualClusterStatus, VirtualClusterUpgrade,
+    Reclaim, RefusedPods, VirtualClusterStatus, VirtualClusterUpgrade,
     condition::{ConditionUpdate, READY, merge},
     reasons::{self, Reason},
 };
@@ -45,6 +45,8 @@ pub struct Progress {
     pub capacity: Option<Result<usize, String>>,
     /// The catalog and the `RuntimeClasses` inside.
     pub catalog: Option<CatalogState>,
+    /// Pods inside that the quota refuses; `None`: they could not be read.
+    pub refused: Option<Vec<RefusedPods>>,
 }
 
 /// What is known besides the progress.
@@ -108,7 +110,17 @@ pub fn status(progress: &Progress, old: &VirtualClusterStatus, facts: &Facts<'_>
         reclaim: Some(facts.reclaim),
         upgrade: facts.upgrade.cloned(),
         deleting_since: None,
+        refused: refused(progress, old),
         conditions: merge(&old.conditions, updates, facts.generation, facts.now),
+    }
+}
+
+/// The refused pods. What could not be read stays as it was; without a syncer no pod is refused.
+fn refused(progress: &Progress, old: &VirtualClusterStatus) -> Vec<RefusedPods> {
+    match (&progress.refused, &progress.control_plane) {
+        (_, Some(ControlPlane::Paused)) => Vec::new(),
+        (Some(refused), _) => refused.clone(),
+        (None, _) => old.refused.clone(),
     }
 }
 
@@ -346,6 +358,19 @@ mod tests {
         let written = of(&Progress { catalog: Some(Ok(None)), ..shown });
         assert_eq!(reason(&written, "CatalogShown"), ("True".into(), "CatalogWritten".into()));
         assert_eq!(reason(&written, "Ready").0, "True");
+    }
+
+    #[test]
+    fn refused_pods_stay_while_unread_and_end_with_a_pause() {
+        let refused = vec![RefusedPods { profile: "mig-1g".into(), count: 1, pods: Vec::new() }];
+        let of = |progress: &Progress, old: &[RefusedPods]| {
+            let old = VirtualClusterStatus { refused: old.to_vec(), ..VirtualClusterStatus::default() };
+            status(progress, &old, &facts("2026-01-01T00:00:00Z")).refused
+        };
+        assert_eq!(of(&Progress { refused: Some(refused.clone()), ..starting() }, &[]), refused);
+        assert_eq!(of(&starting(), &refused), refused, "the API server inside did not answer");
+        assert_eq!(of(&Progress { refused: Some(Vec::new()), ..starting() }, &refused), []);
+        assert_eq!(of(&Progress { control_plane: Some(ControlPlane::Paused), ..starting() }, &refused), []);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::{
     decide::Settled,
     inside::{
         connect::Admin,
-        nodes::{self, Amounts},
+        nodes::{self, Amounts, Requests},
         priorities::Unserved,
     },
     metrics::Metrics,
@@ -57,8 +57,8 @@ pub struct Memory {
     pub settled: Settled,
     /// A client of its API server, and the credentials that it was made with.
     pub inside: Option<(Admin, Client)>,
-    /// What pods request by node, as of the last complete pass.
-    pub requested: BTreeMap<String, Amounts>,
+    /// What synced pods request, as last listed.
+    pub requests: Requests,
     /// The catalog that was last found or written inside.
     pub catalog: Option<String>,
     /// Its API server does not serve the policy for `PriorityClasses`.

@@ -17,7 +17,7 @@ use crate::{
     context::{Context, Input, Memory},
     decide::{self, ControlPlane},
     host::{Host, Live, Policy},
-    inside::nodes,
+    inside::nodes::{self, Requests},
     names,
     render::{RenderError, objects, objects::Replicas, values},
     report::Report,
@@ -140,8 +140,8 @@ async fn pass(
     let was_ready = conditions::ready(&old).is_some_and(|(_, _, ready)| ready);
     let progress = match (recent, memory.inside.clone()) {
         (Some((_, _, progress)), Some((_, client))) if was_ready => {
-            let (capacity, catalog) = Box::pin(inside::show(tenant, &client, context, &mut memory, false)).await;
-            Progress { capacity: Some(capacity), catalog: catalog.or(progress.catalog), ..progress }
+            let shown = Box::pin(inside::show(tenant, &client, context, &mut memory, false)).await;
+            Progress { capacity: Some(shown.capacity), catalog: shown.catalog.or(progress.catalog), ..progress }
         }
         _ => {
             let progress = Box::pin(full(tenant, cluster, context, &mut memory)).await;
@@ -268,9 +268,9 @@ async fn full(tenant: &GpuTenant, cluster: &VirtualCluster, context: &Context, m
         }
     };
     let state = decide::control_plane(&name, replicas, &live, &pods);
-    let synced = host.synced_pods().await;
+    let (used, synced) = (nodes::used(tenant), host.synced_pods().await);
     if let Ok(synced) = &synced {
-        memory.requested = nodes::requested(synced);
+        memory.requests = Requests::of(synced, used);
         if let Some(note) = suspicious::note(&name, synced, &mut memory.suspicious) {
             context.publish(tenant, EventType::Warning, reasons::SUSPICIOUS_POD, note).await;
         }

@@ -166,6 +166,7 @@ fn report(
         deleting_since: Some(Time(since)),
         kubeconfig_secret: None,
         kubeconfig_expires: None,
+        refused: Vec::new(),
         conditions: merge(&old.conditions, updates, generation, now),
         ..old.clone()
     }

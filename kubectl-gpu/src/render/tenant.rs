@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     inside::Inside,
-    tenant::{ProfileBudget, ResourceBudget, Share, TenantReport, VirtualPod},
+    tenant::{ProfileBudget, QUOTA_EXCEEDED, ResourceBudget, Share, TenantReport, VirtualPod},
     units::span,
 };
 
@@ -113,9 +113,18 @@ fn waiting(report: &TenantReport, text: &mut String) {
     for one in &report.waiting {
         let when = one.seconds.map(|s| format!("{} ago", span(s)));
         let pod = one.object.starts_with("Pod/");
-        let when = when.map(|w| if pod { format!("created {w}") } else { format!("refused {w}") });
+        // only a pod inside is refused by the quota itself, and not its controller
+        let refused = one.inside.is_some() && one.reason == QUOTA_EXCEEDED;
+        let when = when.map(|w| match (refused, pod) {
+            (true, _) => format!("first refused {w}"),
+            (false, true) => format!("created {w}"),
+            (false, false) => format!("refused {w}"),
+        });
         let host = format!("{}/{}", one.namespace, one.object);
         let (object, note) = match &one.inside {
+            Some(Inside::Pod { namespace, name }) if refused => {
+                (format!("{namespace}/Pod/{name}"), Some("in the virtual cluster, no pod on the host".to_owned()))
+            }
             Some(Inside::Pod { namespace, name }) => {
                 (format!("{namespace}/Pod/{name}"), Some(format!("on the host {host}")))
             }
@@ -126,6 +135,9 @@ fn waiting(report: &TenantReport, text: &mut String) {
         let notes = if notes.is_empty() { notes } else { format!(" ({notes})") };
         let _ = writeln!(text, "  {object}{notes}");
         wrapped(text, 4, "", &format!("{}: {}", styled(YELLOW, &one.reason), one.message));
+    }
+    if let Some(count) = report.waiting_unnamed {
+        let _ = writeln!(text, "  and {count} more in the virtual cluster that the quota refuses");
     }
 }
 

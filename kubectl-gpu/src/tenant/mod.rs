@@ -18,6 +18,7 @@ use crate::inside::Inside;
 
 pub use gather::gather;
 pub use report::report;
+pub(crate) use waiting::QUOTA_EXCEEDED;
 
 /// Objects that a report is made from.
 #[derive(Clone, Debug, Default)]
@@ -81,6 +82,9 @@ pub struct TenantReport {
     pub pods: Vec<VirtualPod>,
     /// What waits, the longest first.
     pub waiting: Vec<Waiting>,
+    /// Further pods inside the virtual cluster that the quota refuses, which the tenant's status counts and does not name; absent without any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting_unnamed: Option<i32>,
     /// Unhealthy conditions.
     pub problems: Vec<Problem>,
     /// What the user may not read, in sentences.
@@ -191,13 +195,14 @@ pub struct VirtualPod {
 pub struct Waiting {
     /// The namespace.
     pub namespace: String,
-    /// Such as `ReplicaSet/web-7c9f4` or `Pod/train-0`.
+    /// Such as `ReplicaSet/web-7c9f4` or `Pod/train-0`. Of a pod inside a virtual cluster that the quota refuses, which has no pod in the
+    /// namespace: the pod inside.
     pub object: String,
     /// `QuotaExceeded`, `Refused`, `Unschedulable`, or what a container waits for, such as `ImagePullBackOff`.
     pub reason: String,
     /// In words.
     pub message: String,
-    /// Creation of a pod, or last refusal of a controller, in RFC 3339.
+    /// Creation of a pod, last refusal of a controller, or first refusal of a pod inside a virtual cluster, in RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
     /// Seconds since then.

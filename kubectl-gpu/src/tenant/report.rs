@@ -14,7 +14,7 @@ use kube::ResourceExt as _;
 use super::{
     Contract, EquivalentBudget, NamespaceObjects, Problem, ProfileBudget, ResourceBudget, Share, Sources, TenantReport,
     VirtualPod, Waiting,
-    waiting::{requested, waiting},
+    waiting::{requested, unnamed, waiting},
 };
 use crate::inside::Inside;
 
@@ -44,6 +44,7 @@ pub fn report(sources: &Sources) -> TenantReport {
         resources: other_resources(sources),
         pods: virtual_pods(sources, &resources),
         waiting,
+        waiting_unnamed: unnamed(sources),
         problems: problems(&status.conditions),
         not_visible: sources.hidden.clone(),
     }

@@ -1,6 +1,7 @@
-//! Waiting workloads with the reason: controllers whose pods are refused, and pending pods.
+//! Waiting workloads with the reason: controllers whose pods are refused, pending pods, and pods inside a virtual cluster that the quota
+//! refuses, which have no pod in the namespace.
 
-use gputenancy_crds::quota::resource_key;
+use gputenancy_crds::{RefusedPods, VirtualClusterStatus, quota::resource_key};
 use k8s_openapi::{
     api::core::v1::{Event, Pod, PodCondition},
     jiff::Timestamp,
@@ -10,6 +11,8 @@ use kube::ResourceExt as _;
 use super::{NamespaceObjects, Sources, Waiting};
 use crate::{inside::Inside, units::seconds};
 
+/// Reason of a refusal by the tenant's quota.
+pub(crate) const QUOTA_EXCEEDED: &str = "QuotaExceeded";
 /// Start of the API server's message about the tenant's quota, before the amounts.
 const REFUSAL: &str = "exceeded quota: gputenancy, ";
 
@@ -20,9 +23,42 @@ pub(super) fn waiting(sources: &Sources, resources: &[(String, String)]) -> Vec<
         let pending = place.pods.iter().filter_map(|pod| pending(sources, place, pod, resources));
         refused.into_iter().chain(pending).collect::<Vec<_>>()
     };
-    let mut all: Vec<Waiting> = sources.namespaces.iter().flat_map(of).collect();
+    let mut all: Vec<Waiting> = sources.namespaces.iter().flat_map(of).chain(inside(sources)).collect();
     all.sort_by(|a, b| (b.seconds, &a.namespace, &a.object).cmp(&(a.seconds, &b.namespace, &b.object)));
     all
+}
+
+/// The virtual cluster's status; `None` without one.
+fn virtual_cluster(sources: &Sources) -> Option<&VirtualClusterStatus> {
+    let tenant = sources.tenant.as_ref().filter(|tenant| tenant.spec.virtual_cluster.is_some())?;
+    tenant.status.as_ref()?.virtual_cluster.as_ref()
+}
+
+/// Pods inside that the quota refuses, as far as the status names them.
+fn inside(sources: &Sources) -> impl Iterator<Item = Waiting> + '_ {
+    let status = virtual_cluster(sources);
+    let namespace = status.and_then(|s| s.namespace.clone()).unwrap_or_default();
+    let pods = status.into_iter().flat_map(|s| &s.refused);
+    pods.flat_map(|of| of.pods.iter().map(move |pod| (&of.profile, pod))).map(move |(profile, pod)| {
+        let since = pod.since.as_ref().map(|t| t.0);
+        Waiting {
+            namespace: namespace.clone(),
+            object: format!("Pod/{}", pod.name),
+            reason: QUOTA_EXCEEDED.to_owned(),
+            message: pod.message.clone(),
+            at: since.map(|t| t.to_string()),
+            seconds: since.map(|t| seconds(sources.now.duration_since(t))),
+            profiles: vec![profile.clone()],
+            inside: Some(Inside::Pod { namespace: pod.namespace.clone(), name: pod.name.clone() }),
+        }
+    })
+}
+
+/// Pods inside that the status counts and does not name.
+pub(super) fn unnamed(sources: &Sources) -> Option<i32> {
+    let rest = |of: &RefusedPods| of.count.saturating_sub(i32::try_from(of.pods.len()).unwrap_or(i32::MAX)).max(0);
+    let all = virtual_cluster(sources).into_iter().flat_map(|s| &s.refused).map(rest);
+    Some(all.fold(0_i32, i32::saturating_add)).filter(|count| *count > 0)
 }
 
 /// Names of the profiles with a requested resource.
@@ -62,7 +98,7 @@ fn refused(place: &NamespaceObjects, resources: &[(String, String)], now: Timest
                 object.kind.as_deref().unwrap_or("?"),
                 object.name.as_deref().unwrap_or("?")
             )),
-            reason: if quota.is_some() { "QuotaExceeded" } else { "Refused" }.to_owned(),
+            reason: if quota.is_some() { QUOTA_EXCEEDED } else { "Refused" }.to_owned(),
             message: quota.unwrap_or_else(|| reason_of(&message)),
             at: at.map(|t| t.to_string()),
             seconds: at.map(|t| seconds(now.duration_since(t))),

@@ -115,7 +115,8 @@ fn uses(seen: &Observed) -> Vec<GpuUse> {
             waiting: seen
                 .view
                 .waiting_in(names(), &resource)
-                .saturating_add(i32::try_from(refused).unwrap_or(i32::MAX)),
+                .saturating_add(i32::try_from(refused).unwrap_or(i32::MAX))
+                .saturating_add(virtual_cluster::refused(seen, &g.profile)),
             resource_name: resource,
         }
     };

@@ -1,4 +1,4 @@
-//! The condition about the tenant's virtual cluster, from what its controller reports. Pure.
+//! The condition about the tenant's virtual cluster and its refused pods, from what its controller reports. Pure.
 
 use gputenancy_crds::{
     condition::{ConditionUpdate, READY},
@@ -8,6 +8,14 @@ use gputenancy_crds::{
 use super::observe::Observed;
 
 const VIRTUAL_CLUSTER: &str = "VirtualClusterReady";
+
+/// Pods inside that request this profile and have no host pod, because the tenant's quota refuses them.
+pub fn refused(seen: &Observed, profile: &str) -> i32 {
+    let reported = seen.tenant.status.as_ref().and_then(|s| s.virtual_cluster.as_ref());
+    let reported = reported.filter(|_| seen.virtual_clusters && seen.tenant.spec.virtual_cluster.is_some());
+    let of = reported.into_iter().flat_map(|r| &r.refused).filter(|of| of.profile == profile);
+    of.fold(0, |sum, of| sum.saturating_add(of.count.max(0)))
+}
 
 /// The condition; `None` for a tenant without a virtual cluster.
 pub fn condition(seen: &Observed) -> Option<ConditionUpdate> {

@@ -1,8 +1,6 @@
 //! The backend `External`: a vCluster that something else installs in the tenant's namespace, such as Flux or Argo CD. No object of its chart is written or
 //! deleted; inside, the team's account, the catalog, `RuntimeClasses` and what nodes show are this program's, and go when the field does.
 
-use std::collections::BTreeMap;
-
 use gputenancy_crds::{GpuTenant, VirtualCluster, reasons};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt as _;
@@ -14,7 +12,7 @@ use crate::{
     inside::{
         account, catalog,
         connect::{self, Admin},
-        nodes::{self, Amounts},
+        nodes::{self, Amounts, Requests},
     },
     names,
     render::objects::{self, Replicas},
@@ -78,7 +76,7 @@ pub async fn release(host: &Host, (tenant, namespace): (&str, &str)) -> Result<(
     let client = connect::client(&admin, &format!("{tenant}.{namespace}")).await?;
     account::remove(&client).await?;
     catalog::remove(&client).await?;
-    nodes::show(&client, &Amounts::new(), &BTreeMap::new()).await?;
+    nodes::show(&client, &nodes::list(&client).await?, &Amounts::new(), &Requests::default()).await?;
     Ok(())
 }
 

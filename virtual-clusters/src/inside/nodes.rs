@@ -1,10 +1,10 @@
 //! Shows the tenant's budget as capacity of the nodes inside.
 //!
 //! The open-source syncer makes a fake Node for each node of this cluster that has a pod of the virtual cluster, with 16 CPUs and no GPU.
-//! [`capacities`] spreads the budget over them: each shows what pods there request, the first one by name also what is left. The sum is the budget,
-//! never the capacity of this cluster.
+//! [`capacities`] spreads the budget over them: each shows what pods there request, and one of them also what is left: the first by name with
+//! pods that request the resource, or else the first of all. The sum is the budget, never the capacity of this cluster.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::{GpuTenant, names::is_gpu_resource};
 use http::Request;
@@ -43,8 +43,9 @@ struct SlimStatus {
     allocatable: BTreeMap<String, String>,
 }
 
+/// Nodes inside.
 #[derive(Deserialize)]
-struct Nodes {
+pub struct Nodes {
     items: Vec<SlimNode>,
 }
 
@@ -61,7 +62,50 @@ pub fn budget(tenant: &GpuTenant) -> Amounts {
     budget
 }
 
-/// What each of these nodes should show: what pods there request, and on the first one by name also the rest of the budget.
+/// The tenant's use by resource, as the operator reports it.
+pub fn used(tenant: &GpuTenant) -> Amounts {
+    let mut used = Amounts::new();
+    for gpu in tenant.status.iter().flat_map(|s| &s.gpus) {
+        *used.entry(gpu.resource_name.clone()).or_default() += i64::from(gpu.used);
+    }
+    used
+}
+
+/// What synced pods request, and of when that is.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Requests {
+    /// By node of this cluster, whose name the node inside has.
+    by_node: BTreeMap<String, Amounts>,
+    /// Nodes with any synced pod.
+    nodes: BTreeSet<String>,
+    /// A pod that requests a GPU has no node yet.
+    unbound: bool,
+    /// The tenant's use then.
+    used: Amounts,
+}
+
+impl Requests {
+    /// Of these synced pods, listed when the tenant's use was `used`.
+    pub fn of(synced: &[Pod], used: Amounts) -> Self {
+        let node = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+        let waits =
+            |pod: &&Pod| node(pod).is_none() && pod.metadata.deletion_timestamp.is_none() && !gpus(pod).is_empty();
+        Self {
+            by_node: requested(synced),
+            nodes: synced.iter().filter_map(node).collect(),
+            unbound: synced.iter().any(|pod| waits(&pod)),
+            used,
+        }
+    }
+
+    /// Pods may have come, gone or been bound since: the use is another one, a pod had no node, or a node inside has no known pod.
+    pub fn outdated(&self, used: &Amounts, inside: &Nodes) -> bool {
+        let unknown = |node: &SlimNode| !self.nodes.contains(&node.metadata.name);
+        self.unbound || self.used != *used || inside.items.iter().take(MOST_NODES).any(unknown)
+    }
+}
+
+/// What each of these nodes should show: what pods there request, and for each resource one node also the rest of the budget.
 pub fn capacities<'a>(
     budget: &Amounts,
     nodes: impl IntoIterator<Item = &'a str>,
@@ -79,9 +123,13 @@ pub fn capacities<'a>(
         }
         shown.insert(node, amounts);
     }
-    if let Some(first) = shown.values_mut().next() {
-        for (resource, left) in rest {
-            *first.entry(resource).or_default() += left;
+    let first = shown.keys().next().copied();
+    for (resource, left) in rest {
+        // where pods run that request it, a pod that starts finds the rest on its own node
+        let with_pods = shown.iter().find(|(_, amounts)| amounts.get(&resource).is_some_and(|n| *n > 0));
+        let node = with_pods.map(|(node, _)| *node).or(first);
+        if let Some(amounts) = node.and_then(|node| shown.get_mut(node)) {
+            *amounts.entry(resource).or_default() += left;
         }
     }
     shown
@@ -107,33 +155,45 @@ fn patch(node: &SlimNode, amounts: &Amounts) -> Option<Value> {
     (!fields.is_empty()).then(|| json!({"status": fields}))
 }
 
-/// GPU resources that synced pods request, by node of this cluster, whose name the node inside has. Pods that have ended request nothing.
-pub fn requested(pods: &[Pod]) -> BTreeMap<String, Amounts> {
+/// GPU resources that synced pods request, by node of this cluster. Pods that have ended request nothing.
+fn requested(pods: &[Pod]) -> BTreeMap<String, Amounts> {
     let mut all: BTreeMap<String, Amounts> = BTreeMap::new();
     for pod in pods {
-        let ended =
-            pod.status.as_ref().and_then(|s| s.phase.as_deref()).is_some_and(|p| p == "Succeeded" || p == "Failed");
-        let Some(spec) = pod.spec.as_ref().filter(|_| !ended) else { continue };
-        let Some(node) = spec.node_name.as_deref() else { continue };
-        let sidecars = spec.init_containers.iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always"));
-        for container in spec.containers.iter().chain(sidecars) {
-            let limits = container.resources.iter().filter_map(|r| r.limits.as_ref()).flatten();
-            for (resource, amount) in limits.filter(|(r, _)| is_gpu_resource(r)) {
-                let amounts = all.entry(node.to_owned()).or_default();
-                *amounts.entry(resource.clone()).or_default() += amount.0.parse::<i64>().unwrap_or(0);
-            }
+        let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) else { continue };
+        for (resource, amount) in gpus(pod) {
+            *all.entry(node.to_owned()).or_default().entry(resource).or_default() += amount;
         }
     }
     all
 }
 
-/// Makes all nodes inside show the budget; returns their number.
-pub async fn show(client: &Client, budget: &Amounts, requested: &BTreeMap<String, Amounts>) -> Result<usize, String> {
+/// GPU resources that a pod requests; none when it has ended.
+fn gpus(pod: &Pod) -> Amounts {
+    let mut all = Amounts::new();
+    let ended = pod.status.as_ref().and_then(|s| s.phase.as_deref()).is_some_and(|p| p == "Succeeded" || p == "Failed");
+    let Some(spec) = pod.spec.as_ref().filter(|_| !ended) else { return all };
+    let sidecars = spec.init_containers.iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always"));
+    for container in spec.containers.iter().chain(sidecars) {
+        let limits = container.resources.iter().filter_map(|r| r.limits.as_ref()).flatten();
+        for (resource, amount) in limits.filter(|(r, _)| is_gpu_resource(r)) {
+            *all.entry(resource.clone()).or_default() += amount.0.parse::<i64>().unwrap_or(0);
+        }
+    }
+    all
+}
+
+/// The nodes inside.
+pub async fn list(client: &Client) -> Result<Nodes, String> {
     let what = "listing nodes of the virtual cluster";
     let request = Request::get(format!("/api/v1/nodes?limit={MOST_NODES}")).body(Vec::new());
     let request = request.map_err(|error| format!("{what}: {error}"))?;
-    let Nodes { items: nodes } = bounded(what, client.request(request)).await?;
-    let shown = capacities(budget, nodes.iter().map(|n| n.metadata.name.as_str()), requested);
+    bounded(what, client.request(request)).await
+}
+
+/// Makes these nodes inside show the budget; returns their number.
+pub async fn show(client: &Client, nodes: &Nodes, budget: &Amounts, requests: &Requests) -> Result<usize, String> {
+    let nodes = &nodes.items;
+    let shown = capacities(budget, nodes.iter().map(|n| n.metadata.name.as_str()), &requests.by_node);
     let api: Api<Node> = Api::all(client.clone());
     for node in nodes.iter().take(MOST_NODES) {
         let name = node.metadata.name.as_str();
@@ -168,7 +228,8 @@ mod tests {
         let total = |r: &str| shown.values().map(|a| a[r]).sum::<i64>();
         assert_eq!((total("nvidia.com/gpu"), total("nvidia.com/mig-1g.10gb")), (4, 2));
         assert_eq!((shown["b"]["nvidia.com/gpu"], shown["c"]["nvidia.com/gpu"]), (1, 3), "never above the budget");
-        assert_eq!(shown["a"]["nvidia.com/mig-1g.10gb"], 2, "the rest is on the first node");
+        assert_eq!(shown["a"]["nvidia.com/mig-1g.10gb"], 2, "without pods the rest is on the first node");
+        assert_eq!(capacities(&budget, ["a", "b"], &requested)["b"]["nvidia.com/gpu"], 4, "and with pods on theirs");
         assert_eq!(capacities(&budget, ["only"], &BTreeMap::new())["only"], budget);
         assert!(capacities(&budget, [], &requested).is_empty());
     }
@@ -189,16 +250,39 @@ mod tests {
         assert_eq!(patch(&right, &amounts(&[("nvidia.com/gpu", 2)])), None);
     }
 
+    fn pod(name: Option<&str>, phase: &str) -> Pod {
+        serde_json::from_value(json!({
+            "spec": {"nodeName": name, "containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": "2", "cpu": "1"}}}]},
+            "status": {"phase": phase},
+        }))
+        .unwrap()
+    }
+
     #[test]
     fn ended_pods_request_nothing() {
-        let pod = |phase: &str| -> Pod {
-            serde_json::from_value(json!({
-                "spec": {"nodeName": "n", "containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": "2", "cpu": "1"}}}]},
-                "status": {"phase": phase},
-            }))
-            .unwrap()
-        };
-        let pods = [pod("Running"), pod("Succeeded")];
+        let pods = [pod(Some("n"), "Running"), pod(Some("n"), "Succeeded")];
         assert_eq!(requested(&pods), BTreeMap::from([("n".to_owned(), amounts(&[("nvidia.com/gpu", 2)]))]));
+    }
+
+    #[test]
+    fn requests_are_read_again_when_a_pod_may_have_been_bound() {
+        let used = |n| amounts(&[("nvidia.com/gpu", n)]);
+        let inside = |names: &[&str]| -> Nodes {
+            let items: Vec<Value> = names.iter().map(|name| json!({"metadata": {"name": name}})).collect();
+            serde_json::from_value(json!({"items": items})).unwrap()
+        };
+        let mut dns = pod(Some("cpu-1"), "Running");
+        dns.spec.as_mut().unwrap().containers.clear();
+        let before = Requests::of(std::slice::from_ref(&dns), used(0));
+        assert!(!before.outdated(&used(0), &inside(&["cpu-1"])), "at rest nothing is read");
+        assert!(before.outdated(&used(2), &inside(&["cpu-1"])), "the quota has admitted a pod");
+        let admitted = Requests::of(&[dns.clone(), pod(None, "Pending")], used(2));
+        assert!(admitted.outdated(&used(2), &inside(&["cpu-1"])), "its node is not known yet");
+        assert!(!Requests::of(&[pod(None, "Succeeded")], used(2)).outdated(&used(2), &inside(&[])));
+        let bound = Requests::of(&[dns, pod(Some("gpu-1"), "Running")], used(2));
+        assert!(!bound.outdated(&used(2), &inside(&["cpu-1", "gpu-1"])));
+        assert!(bound.outdated(&used(2), &inside(&["cpu-1", "gpu-1", "gpu-2"])), "a node with a pod that came since");
+        let shown = capacities(&used(2), ["cpu-1", "gpu-1"], &bound.by_node);
+        assert_eq!((shown["cpu-1"]["nvidia.com/gpu"], shown["gpu-1"]["nvidia.com/gpu"]), (0, 2));
     }
 }

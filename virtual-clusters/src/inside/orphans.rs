@@ -62,6 +62,11 @@ struct PageMetadata {
 }
 
 impl PodInside {
+    /// Its UID; `None`: its deletion was requested.
+    pub fn remaining(&self) -> Option<&str> {
+        self.metadata.deletion_timestamp.is_none().then_some(self.metadata.uid.as_str())
+    }
+
     /// It was deleted with force, and something such as a finalizer keeps it.
     fn is_forced(&self) -> bool {
         self.metadata.deletion_timestamp.is_some() && self.metadata.deletion_grace_period_seconds == Some(0)

@@ -1,9 +1,9 @@
 //! Says on pods inside why the quota refuses them, in the team's words: profile, budget, and what can be done.
 //!
-//! The syncer reports the refusal with the text of this cluster's quota. [`notes`] finds these events and makes one of this program's for each
-//! such pod that has none; events expire after an hour by themselves.
+//! The syncer reports the refusal with the text of this cluster's quota. [`find`] reads these events, and [`explain`] makes one of this program's
+//! for each such pod that has none; events expire after an hour by themselves, and the syncer repeats its own while it tries again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::{
     GpuTenant, GpuUse,
@@ -38,9 +38,18 @@ const REFUSED: &str = "exceeded quota: gputenancy,";
 #[serde(rename_all = "camelCase")]
 struct SlimEvent {
     #[serde(default)]
+    metadata: Created,
+    #[serde(default)]
     involved_object: SlimObject,
     #[serde(default)]
     message: String,
+}
+
+#[derive(Deserialize, Debug, Default, Clone)]
+#[serde(rename_all = "camelCase")]
+struct Created {
+    #[serde(default)]
+    creation_timestamp: String,
 }
 
 /// The object that an event is about.
@@ -61,28 +70,48 @@ struct SlimEvents {
     items: Vec<SlimEvent>,
 }
 
-/// The pods that need an event, with its text. Pure.
-fn notes(tenant: &GpuTenant, refused: &[SlimEvent], noted: &[SlimEvent]) -> Vec<(SlimObject, String)> {
-    let mut seen: BTreeSet<&str> = noted.iter().map(|n| n.involved_object.uid.as_str()).collect();
-    let pods =
-        refused.iter().filter(|event| event.involved_object.kind == "Pod" && !event.involved_object.uid.is_empty());
-    let texts = pods.filter_map(|event| Some((&event.involved_object, text(tenant, &event.message)?)));
-    texts.filter(|(pod, _)| seen.insert(&pod.uid)).map(|(pod, text)| (pod.clone(), text)).collect()
+/// A pod inside that the quota refuses because of its GPUs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    pub(super) pod: SlimObject,
+    /// Name of the profile.
+    pub(super) profile: String,
+    /// Reason and remedy.
+    pub(super) message: String,
+    /// Time of the oldest event about it.
+    pub(super) since: Option<Timestamp>,
 }
 
-/// The refusal of a quota in the team's words; `None`: it is no refusal because of GPUs.
-fn text(tenant: &GpuTenant, message: &str) -> Option<String> {
+/// One refusal for each pod of these events, with the text of its last event. Pure.
+fn refusals(tenant: &GpuTenant, events: &[SlimEvent]) -> Vec<Refusal> {
+    let mut all: BTreeMap<&str, Refusal> = BTreeMap::new();
+    for event in events {
+        let pod = &event.involved_object;
+        if pod.kind != "Pod" || pod.uid.is_empty() {
+            continue;
+        }
+        let Some((profile, message)) = text(tenant, &event.message) else { continue };
+        let at = event.metadata.creation_timestamp.parse().ok();
+        let since = all.get(pod.uid.as_str()).and_then(|known| known.since).into_iter().chain(at).min();
+        all.insert(&pod.uid, Refusal { pod: pod.clone(), profile, message, since });
+    }
+    all.into_values().collect()
+}
+
+/// The profile that is short, and the refusal of a quota in the team's words; `None`: it is no refusal because of GPUs.
+fn text(tenant: &GpuTenant, message: &str) -> Option<(String, String)> {
     let (_, refusal) = message.split_once(REFUSED)?;
     let (_, amounts) = refusal.split_once("requested:")?;
     let (requested, rest) = amounts.split_once(", used:")?;
-    let (_, limited) = rest.split_once(", limited:")?;
+    let (used, limited) = rest.split_once(", limited:")?;
     let gpus = tenant.status.iter().flat_map(|s| &s.gpus).filter(|gpu| !gpu.resource_name.is_empty());
     let asked = |gpu: &GpuUse| amount(requested, &gpu.resource_name);
     let (gpu, wanted) = gpus.into_iter().find_map(|gpu| Some((gpu, asked(gpu)?)))?;
     let GpuUse { profile, resource_name: resource, budget, .. } = gpu;
     let (name, limit) = (tenant.name_any(), amount(limited, resource).unwrap_or(i64::from(*budget)));
+    let used = amount(used, resource).unwrap_or(limit);
     let cap = tenant.spec.gpu_equivalents.as_deref().filter(|_| limit < i64::from(*budget));
-    Some(if tenant.spec.suspend {
+    let text = if tenant.spec.suspend {
         format!(
             "tenant {name} is suspended: no pod with a GPU starts until your platform team sets spec.suspend of GpuTenant {name} to false"
         )
@@ -97,11 +126,14 @@ fn text(tenant: &GpuTenant, message: &str) -> Option<String> {
              ask for fewer, or ask your platform team to raise spec.gpus of GpuTenant {name}"
         )
     } else {
+        let short =
+            if used < limit { format!("has no headroom for {wanted} devices") } else { "is used up".to_owned() };
         format!(
-            "the budget of profile {profile} is used up: {limit} of {resource} for all pods of tenant {name} together. \
-             The pod starts when another one ends. For more ask your platform team to raise spec.gpus of GpuTenant {name}"
+            "the budget of profile {profile} {short}: {used} of {limit} {resource} are requested by other pods of tenant {name}. \
+             The pod starts when enough of them have ended. For more ask your platform team to raise spec.gpus of GpuTenant {name}"
         )
-    })
+    };
+    Some((profile.clone(), text))
 }
 
 /// The amount of a resource in a list such as `requests.cpu=1,requests.nvidia.com/gpu=2`.
@@ -142,18 +174,22 @@ fn event(pod: &SlimObject, reason: Reason, message: String, now: Timestamp) -> E
     }
 }
 
+/// The pods that the quota refuses, of the first [`MOST_READ`] events; some of them may run meanwhile, or be gone.
+pub async fn find(client: &Client, tenant: &GpuTenant) -> Result<Vec<Refusal>, String> {
+    let events: SlimEvents = list(client, SYNCER_REASON).await?;
+    Ok(refusals(tenant, &events.items))
+}
+
 /// Makes the events that are missing.
-pub async fn explain(client: &Client, tenant: &GpuTenant) -> Result<(), String> {
-    let what = "listing events of the virtual cluster";
-    let refused: SlimEvents = list(client, what, SYNCER_REASON).await?;
-    if !refused.items.iter().any(|event| event.message.contains(REFUSED)) {
+pub async fn explain(client: &Client, refusals: &[Refusal]) -> Result<(), String> {
+    if refusals.is_empty() {
         return Ok(());
     }
-    let noted: SlimEvents = list(client, what, reasons::BUDGET_USED.as_str()).await?;
+    let noted: SlimEvents = list(client, reasons::BUDGET_USED.as_str()).await?;
     let (mut made, mut failure) = (0, None);
-    for (pod, message) in notes(tenant, &refused.items, &noted.items).into_iter().take(MOST_TRIED) {
+    for Refusal { pod, message, .. } in missing(refusals, &noted.items).take(MOST_TRIED) {
         // one that fails, as in a namespace that ends, must not keep the others from theirs
-        match create(client, &pod, reasons::BUDGET_USED, message).await {
+        match create(client, pod, reasons::BUDGET_USED, message.clone()).await {
             Ok(new) => made += usize::from(new),
             Err(error) => failure = Some(error),
         }
@@ -162,6 +198,12 @@ pub async fn explain(client: &Client, tenant: &GpuTenant) -> Result<(), String> 
         }
     }
     failure.map_or(Ok(()), Err)
+}
+
+/// The refusals whose pod has no event of this program yet. Pure.
+fn missing<'a>(refusals: &'a [Refusal], noted: &[SlimEvent]) -> impl Iterator<Item = &'a Refusal> {
+    let noted: BTreeSet<String> = noted.iter().map(|n| n.involved_object.uid.clone()).collect();
+    refusals.iter().filter(move |refusal| !noted.contains(&refusal.pod.uid))
 }
 
 /// Makes an event about a pod inside; returns whether it is new.
@@ -178,8 +220,9 @@ pub(super) async fn create(client: &Client, pod: &SlimObject, reason: Reason, me
     bounded("creating an event in the virtual cluster", created).await
 }
 
-async fn list<T: DeserializeOwned>(client: &Client, what: &str, reason: &str) -> Result<T, String> {
-    let path = format!("/api/v1/events?limit={MOST_READ}&fieldSelector=reason%3D{reason}");
+async fn list<T: DeserializeOwned>(client: &Client, reason: &str) -> Result<T, String> {
+    let what = "listing events of the virtual cluster";
+    let path = format!("/api/v1/events?limit={MOST_READ}&fieldSelector=reason%3D{reason}%2CinvolvedObject.kind%3DPod");
     let request = Request::get(path).body(Vec::new()).map_err(|error| format!("{what}: {error}"))?;
     bounded(what, client.request(request)).await
 }
@@ -213,15 +256,21 @@ mod tests {
 
     fn about(kind: &str, uid: &str, message: &str) -> SlimEvent {
         let object = SlimObject { kind: kind.into(), namespace: "ml".into(), name: "a".into(), uid: uid.into() };
-        SlimEvent { involved_object: object, message: message.into() }
+        SlimEvent { involved_object: object, message: message.into(), ..SlimEvent::default() }
+    }
+
+    fn words(tenant: &GpuTenant, message: &str) -> String {
+        text(tenant, message).unwrap().1
     }
 
     #[test]
     fn refusal_names_profile_budget_and_remedy() {
+        let (profile, words) = text(&tenant(), MESSAGE).unwrap();
+        assert_eq!(profile, "mig-1g");
         assert_eq!(
-            text(&tenant(), MESSAGE).unwrap(),
-            "the budget of profile mig-1g is used up: 2 of nvidia.com/mig-1g.10gb for all pods of tenant t together. \
-             The pod starts when another one ends. For more ask your platform team to raise spec.gpus of GpuTenant t"
+            words,
+            "the budget of profile mig-1g is used up: 2 of 2 nvidia.com/mig-1g.10gb are requested by other pods of tenant t. \
+             The pod starts when enough of them have ended. For more ask your platform team to raise spec.gpus of GpuTenant t"
         );
         assert_eq!(
             text(&tenant(), "exceeded quota: gputenancy, requested: pods=1, used: pods=9, limited: pods=9"),
@@ -237,27 +286,30 @@ mod tests {
     fn remedy_fits_the_cause() {
         let more = MESSAGE.replacen("10gb=1", "10gb=3", 1);
         assert!(
-            text(&tenant(), &more).unwrap().starts_with(
+            words(&tenant(), &more).starts_with(
                 "the pod asks for 3 of nvidia.com/mig-1g.10gb, and all pods of tenant t together may have 2"
             )
         );
+        let two_of_one = MESSAGE
+            .replacen("10gb=1", "10gb=2", 1)
+            .replace("used: requests.nvidia.com/mig-1g.10gb=2", "used: requests.nvidia.com/mig-1g.10gb=1");
+        assert!(words(&tenant(), &two_of_one).starts_with(
+            "the budget of profile mig-1g has no headroom for 2 devices: 1 of 2 nvidia.com/mig-1g.10gb are"
+        ));
         let mut suspended = tenant();
         suspended.spec.suspend = true;
-        assert!(text(&suspended, MESSAGE).unwrap().contains("spec.suspend of GpuTenant t to false"));
+        assert!(words(&suspended, MESSAGE).contains("spec.suspend of GpuTenant t to false"));
         let mut capped = tenant();
         capped.spec.gpu_equivalents = Some("0.5".into());
-        assert!(
-            text(&capped, MESSAGE).unwrap().starts_with("the budget of profile"),
-            "the cap leaves the whole budget"
-        );
+        assert!(words(&capped, MESSAGE).starts_with("the budget of profile"), "the cap leaves the whole budget");
         let lowered =
             MESSAGE.replace("limited: requests.nvidia.com/mig-1g.10gb=2", "limited: requests.nvidia.com/mig-1g.10gb=1");
-        assert!(text(&capped, &lowered).unwrap().contains("raise spec.gpuEquivalents"));
+        assert!(words(&capped, &lowered).contains("raise spec.gpuEquivalents"));
     }
 
     #[test]
     fn each_refused_pod_gets_one_event() {
-        let refused = [
+        let events = [
             about("Pod", "1", MESSAGE),
             about("Pod", "1", MESSAGE),
             about("Pod", "2", MESSAGE),
@@ -265,11 +317,27 @@ mod tests {
             about("Pod", "", MESSAGE),
             about("Pod", "4", "exceeded quota: mine"),
         ];
+        let refused = refusals(&tenant(), &events);
         let uids = |noted: &[SlimEvent]| -> Vec<String> {
-            notes(&tenant(), &refused, noted).into_iter().map(|(pod, _)| pod.uid).collect()
+            missing(&refused, noted).map(|refusal| refusal.pod.uid.clone()).collect()
         };
         assert_eq!(uids(&[]), ["1", "2"]);
         assert_eq!(uids(&[about("Pod", "1", "")]), ["2"]);
+    }
+
+    #[test]
+    fn refusal_has_the_time_of_the_first_event_and_the_text_of_the_last() {
+        let at = |time: &str, message: &str| {
+            let metadata = Created { creation_timestamp: time.into() };
+            SlimEvent { metadata, ..about("Pod", "1", message) }
+        };
+        let later =
+            MESSAGE.replace("used: requests.nvidia.com/mig-1g.10gb=2", "used: requests.nvidia.com/mig-1g.10gb=9");
+        let events = [at("2026-01-01T00:01:00Z", MESSAGE), at("2026-01-01T00:00:00Z", MESSAGE), at("no time", &later)];
+        let refused = refusals(&tenant(), &events);
+        let [refusal] = refused.as_slice() else { panic!("{refused:?}") };
+        assert_eq!(refusal.since, Some("2026-01-01T00:00:00Z".parse().unwrap()));
+        assert!(refusal.message.contains("9 of 2"), "{refusal:?}");
     }
 
     #[test]

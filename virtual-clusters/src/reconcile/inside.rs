@@ -21,14 +21,16 @@ use crate::{
     inside::{
         catalog::{self, Classes},
         connect::{Admin, timed},
-        nodes,
+        nodes::{self, Amounts, Requests},
         objects::Conflict,
         orphans::{self, PodInside},
         pending,
         priorities::{self, Unserved},
-        refusals,
+        refusals::{self, Refusal},
+        refused::refused,
     },
     names,
+    render::objects,
 };
 
 /// Time that a ready control plane has for the Secret of its administrator, which it writes within seconds.
@@ -48,20 +50,30 @@ pub(super) async fn complete(
     }
     if let (Ok(_), Some((_, client))) = (&kubeconfig, memory.inside.clone()) {
         // at the same time, so that a slow server takes no longer
-        let pods = async { if synced.is_empty() { Ok(Vec::new()) } else { timed(orphans::pods(&client)).await } };
+        let pods = async { if synced.is_empty() { None } else { Some(timed(orphans::pods(&client)).await) } };
         let (shown, pods) = tokio::join!(Box::pin(show(tenant, &client, context, memory, true)), pods);
-        (progress.capacity, progress.catalog) = (Some(shown.0), shown.1);
+        (progress.capacity, progress.catalog) = (Some(shown.capacity), shown.catalog);
         let waiting = pending::waiting(tenant, synced, Timestamp::now());
         if let Err(error) = timed(pending::explain(&client, waiting, &mut memory.waiting)).await {
             // they are tried again
             tracing::debug!(tenant = tenant.name_any(), error, "no events about waiting pods");
         }
+        let any = shown.refusals.as_ref().is_some_and(|refusals| !refusals.is_empty());
+        let pods = match pods {
+            None if any => Some(timed(orphans::pods(&client)).await),
+            pods => pods,
+        };
         match pods {
-            Ok(pods) => delete_orphans(tenant, context, (host, memory), (synced, &pods)).await,
+            Some(Ok(pods)) => {
+                delete_orphans(tenant, context, (host, memory), (synced, &pods)).await;
+                let name = tenant.name_any();
+                progress.refused = shown.refusals.map(|refusals| refused(&name, &refusals, synced, &pods));
+            }
             // the syncer deletes pods, and the quota counts those that it cannot
-            Err(error) => {
+            Some(Err(error)) => {
                 tracing::debug!(tenant = tenant.name_any(), error, "host pods not compared with those inside");
             }
+            None => progress.refused = shown.refusals.map(|_| Vec::new()),
         }
     }
     progress.kubeconfig = Some(kubeconfig);
@@ -103,6 +115,16 @@ async fn delete_orphans(
 const NO_EFFECT: &str = "PriorityClasses inside have no effect: the API server inside does not serve MutatingAdmissionPolicy v1. \
      Raise Kubernetes inside to 1.36 or later";
 
+/// What [`show`] has come to.
+pub(super) struct Shown {
+    /// Number of nodes that show the budget.
+    pub capacity: Result<usize, String>,
+    /// The catalog; `None`: not compared.
+    pub catalog: Option<CatalogState>,
+    /// Pods that the quota refuses; `None`: not read.
+    pub refusals: Option<Vec<Refusal>>,
+}
+
 /// Shows the budget inside; and the catalog, which is compared in complete passes and written when it has changed, as are events about pods
 /// that the quota refuses.
 pub(super) async fn show(
@@ -111,17 +133,21 @@ pub(super) async fn show(
     context: &Context,
     memory: &mut Memory,
     complete: bool,
-) -> (Result<usize, String>, Option<CatalogState>) {
+) -> Shown {
     let (budget, catalog) = (nodes::budget(tenant), catalog::text(tenant));
-    let capacity = timed(nodes::show(client, &budget, &memory.requested));
+    let capacity = timed(show_budget(tenant, client, context, &budget, &mut memory.requests));
     if !complete && memory.catalog.as_ref() == Some(&catalog) {
-        return (capacity.await, None);
+        return Shown { capacity: capacity.await, catalog: None, refusals: None };
     }
     let cluster = tenant.spec.virtual_cluster.as_ref();
     let adopted = cluster.is_some_and(|c| c.backend == VirtualClusterBackend::External);
     let conflict = if adopted { Conflict::Keep } else { Conflict::Replace };
     let written = timed(show_catalog(tenant, client, context, (&catalog, conflict), &mut memory.unserved));
-    let explained = timed(refusals::explain(client, tenant));
+    let mut refusals = None;
+    let explained = timed(async {
+        let found = refusals.insert(refusals::find(client, tenant).await?);
+        refusals::explain(client, found).await
+    });
     // at the same time, so that a slow server takes no longer
     let (capacity, written, explained) = tokio::join!(capacity, written, explained);
     if let Err(error) = explained {
@@ -129,7 +155,27 @@ pub(super) async fn show(
         tracing::debug!(tenant = tenant.name_any(), error, "no events about refused pods");
     }
     memory.catalog = written.is_ok().then_some(catalog);
-    (capacity, Some(written))
+    Shown { capacity, catalog: Some(written), refusals }
+}
+
+/// Shows the budget inside. The pods of this cluster are listed again when one may have been bound since.
+async fn show_budget(
+    tenant: &GpuTenant,
+    client: &Client,
+    context: &Context,
+    budget: &Amounts,
+    requests: &mut Requests,
+) -> Result<usize, String> {
+    let (nodes, used) = (nodes::list(client).await?, nodes::used(tenant));
+    if requests.outdated(&used, &nodes) {
+        let name = tenant.name_any();
+        match Host::new(context.client.clone(), &objects::namespace_of(tenant), &name).synced_pods().await {
+            Ok(synced) => *requests = Requests::of(&synced, used),
+            // the next complete pass reports it
+            Err(error) => tracing::debug!(tenant = name, %error, "requests of pods not read again"),
+        }
+    }
+    nodes::show(client, &nodes, budget, requests).await
 }
 
 /// The catalog, and the classes that the tenant's pods may name.

@@ -121,3 +121,21 @@ fn status_carries_the_price_for_the_catalog_inside() {
     let prices: Vec<_> = status::status(&seen, None).gpus.into_iter().map(|gpu| gpu.price).collect();
     assert_eq!(prices, [Some(price), None]);
 }
+
+#[test]
+fn pods_that_the_quota_refuses_inside_wait() {
+    let mut seen = observed(&json!({
+        "namespaces": [{"name": "a1"}], "gpus": [{"profile": "mig-1g", "count": 2}], "virtualCluster": {"version": "0.36.1"},
+    }));
+    seen.virtual_clusters = true;
+    let refused = json!([{"profile": "mig-1g", "count": 3}, {"profile": "other", "count": 5}, {"profile": "mig-1g", "count": -9}]);
+    let report = |refused: &Value| serde_json::from_value(json!({"virtualCluster": {"refused": refused}})).unwrap();
+    seen.tenant.status = Some(report(&refused));
+    let waiting = |seen: &Observed| status::status(seen, None).gpus[0].waiting;
+    assert_eq!(waiting(&seen), 3);
+    seen.virtual_clusters = false;
+    assert_eq!(waiting(&seen), 0, "no controller serves virtual clusters");
+    seen.virtual_clusters = true;
+    seen.tenant.spec.virtual_cluster = None;
+    assert_eq!(waiting(&seen), 0, "the virtual cluster is being deleted");
+}

@@ -20,6 +20,7 @@ use super::{
     install, remove_virtual_cluster,
     restore::restored_tenant_changes_nothing,
     virtual_cluster_ready, virtual_tenant,
+    waiting::{node_of_the_pods_shows_the_budget, tenant_names_refused_pods},
 };
 
 const NODE: &str = "gpu-1";
@@ -43,8 +44,11 @@ async fn life(world: &World) -> Result<()> {
     shows_the_budget(&inside, 2).await?;
     the_catalog_is_shown_and_kept(&inside).await?;
     pods_run_within_the_budget(world, &inside).await?;
+    node_of_the_pods_shows_the_budget(&inside, RESOURCE, "2").await?;
+    tenant_names_refused_pods(world, TEAM, 1).await?;
     names_resolve(&inside).await?;
     the_budget_follows_the_tenant(world, &inside).await?;
+    tenant_names_refused_pods(world, TEAM, 0).await?;
     restored_tenant_changes_nothing(world, TEAM).await?;
     deletion_with_force_ends_the_pod_on_the_host(world, &inside).await?;
     drop(inside);

@@ -1,4 +1,5 @@
-//! Virtual clusters with the real vCluster. [`life`]: from the field to nothing left, with a [`restore`] of its tenant. [`hostile`]: what a team
+//! Virtual clusters with the real vCluster. [`life`]: from the field to nothing left, with pods that are [`waiting`] and
+//! a [`restore`] of its tenant. [`hostile`]: what a team
 //! that is administrator inside can not do, without operator ([`bypasses`]), what its pods can not reach ([`network`]), and [`usual`] what it can.
 //! [`priorities`]: the classes of its pods. [`disruption`]: changes from outside, kills ([`killer`]), and a layout change under a pod from inside.
 //! [`fleet`]: several at once, with [`shares`] and a pool of one team. [`upgrade`]: to the next version and not back, after a [`rollback`]. [`suspend`]: stopped and started again,
@@ -21,6 +22,7 @@ mod shares;
 mod suspend;
 mod upgrade;
 mod usual;
+mod waiting;
 
 use std::time::Duration;
 
