@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::path::PathBuf;
+use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
@@ -61,6 +61,11 @@ pub enum Command {
         /// Name of the tenant.
         tenant: String,
     },
+    /// Reaches the API server of a tenant's virtual cluster from this machine: forwards a port of 127.0.0.1, and writes a kubeconfig for it.
+    ///
+    /// Runs until Ctrl-C, and removes the kubeconfig then. With `-- COMMAND` it runs the command with KUBECONFIG set, and exits with the
+    /// command's code. Needs kubectl in PATH, and the rights of an owner of the tenant.
+    Connect(ConnectArgs),
     /// Checks manifests without a cluster: the custom resources, references between them, and workloads of tenants among the
     /// files against the admission policies.
     ///
@@ -164,6 +169,23 @@ pub struct TenantArgs {
     pub output: Output,
 }
 
+/// Flags of `connect`.
+#[derive(ClapArgs, Debug, Clone, Default)]
+pub struct ConnectArgs {
+    /// Name of the tenant.
+    pub tenant: String,
+    /// Kubeconfig to write, readable by you alone; default: TENANT.kubeconfig, and with a command a temporary file. A file of another origin
+    /// is not overwritten.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig_out: Option<PathBuf>,
+    /// Local port; 0: a free one.
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    pub port: u16,
+    /// Command to run, such as `-- kubectl get pods -A`.
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
 /// Flags of `lint`.
 #[derive(ClapArgs, Debug, Clone, Default)]
 pub struct LintArgs {
@@ -224,6 +246,17 @@ mod tests {
             Args::try_parse_from(["kubectl-gpu", "plan", "-f", "a.yaml", "b.yaml", "--context", "prod"]).unwrap();
         assert_eq!(args.cluster.context.as_deref(), Some("prod"));
         assert!(matches!(args.command, Command::Plan(p) if p.files.len() == 2 && p.output == Output::Table));
+    }
+
+    #[test]
+    fn flags_after_two_dashes_belong_to_the_command() {
+        let line =
+            ["kubectl-gpu", "connect", "team-a", "--port", "8443", "--", "kubectl", "get", "pods", "--context", "x"];
+        let args = Args::try_parse_from(line).unwrap();
+        assert_eq!(args.cluster.context, None);
+        let Command::Connect(connect) = args.command else { panic!("{:?}", args.command) };
+        assert_eq!((connect.tenant.as_str(), connect.port, connect.command.len()), ("team-a", 8443, 5));
+        assert!(Args::try_parse_from(["kubectl-gpu", "connect", "team-a", "kubectl"]).is_err());
     }
 
     #[test]

@@ -3,72 +3,154 @@
 //! The team can write that Secret, and a kubeconfig can name a program that kubectl runs: only certificate authority and token are taken from
 //! it, and the rest is written here.
 
-use std::error::Error;
-
-use gputenancy_crds::{GpuTenant, VirtualClusterStatus};
+use gputenancy_crds::{GpuTenant, VirtualClusterStatus, condition::READY};
 use k8s_openapi::api::core::v1::Secret;
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 
 /// Reads the Secret and makes the kubeconfig.
-pub async fn read(client: &Client, tenant: &str) -> Result<String, Box<dyn Error>> {
-    let found = Api::<GpuTenant>::all(client.clone()).get(tenant).await?;
-    if found.spec.virtual_cluster.is_none() {
-        return Err(format!("GpuTenant {tenant} has no virtual cluster: spec.virtualCluster is not set").into());
+pub async fn read(client: &Client, tenant: &str) -> Result<String, String> {
+    let place = Place::of(&find(client, tenant).await?)?;
+    credentials(client, &place).await?.kubeconfig(&place.tenant, &place.server, None)
+}
+
+/// The tenant.
+pub(crate) async fn find(client: &Client, name: &str) -> Result<GpuTenant, String> {
+    Api::<GpuTenant>::all(client.clone()).get(name).await.map_err(|error| match error {
+        kube::Error::Api(status) if status.is_not_found() => {
+            format!("there is no GpuTenant {name}: kubectl get gputenants lists them")
+        }
+        kube::Error::Api(status) if status.is_forbidden() => {
+            format!("you may not read GpuTenant {name}: those in its spec.owners and spec.viewers may")
+        }
+        error => format!("reading GpuTenant {name}: {error}"),
+    })
+}
+
+/// Where the kubeconfig of a virtual cluster is, and what it is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Name of the tenant, and of the Service of its virtual cluster.
+    pub tenant: String,
+    /// Namespace of the Secret and of the Service.
+    pub namespace: String,
+    secret: String,
+    /// Address of the API server inside this cluster, or as `expose` says.
+    server: String,
+}
+
+impl Place {
+    /// Of a tenant whose virtual cluster has a kubeconfig; or why there is none.
+    pub fn of(tenant: &GpuTenant) -> Result<Self, String> {
+        let name = tenant.name_any();
+        if tenant.spec.virtual_cluster.is_none() {
+            let namespaces: Vec<&str> = tenant.spec.namespaces.iter().map(|n| n.name.as_str()).collect();
+            let (names, first) = (namespaces.join(", "), namespaces.first().copied().unwrap_or("NAMESPACE"));
+            return Err(format!(
+                "GpuTenant {name} has no virtual cluster (spec.virtualCluster is not set). Its namespaces are on this cluster: {names}. \
+                 Use your own kubeconfig: kubectl -n {first} get pods"
+            ));
+        }
+        let status = tenant.status.as_ref().and_then(|s| s.virtual_cluster.clone()).unwrap_or_default();
+        let why = reason(&name, &status, READY);
+        let missing = || format!("the virtual cluster of GpuTenant {name} has no kubeconfig yet: {why}");
+        match (status.namespace, status.kubeconfig_secret, status.server) {
+            (Some(namespace), Some(secret), Some(server)) => Ok(Self { tenant: name, namespace, secret, server }),
+            _ => Err(missing()),
+        }
     }
-    let status = found.status.and_then(|s| s.virtual_cluster).unwrap_or_default();
-    let (namespace, name, server) = place(tenant, &status)?;
-    let secret = Api::<Secret>::namespaced(client.clone(), &namespace).get(&name).await;
+}
+
+/// Reason and message of a condition of the virtual cluster.
+pub(crate) fn reason(tenant: &str, status: &VirtualClusterStatus, type_: &str) -> String {
+    let found = status.conditions.iter().find(|c| c.type_ == type_);
+    found
+        .map_or_else(|| format!("see kubectl describe gputenant {tenant}"), |c| format!("{} ({})", c.message, c.reason))
+}
+
+/// What is taken from the Secret.
+#[derive(PartialEq, Eq)]
+pub(crate) struct Credentials {
+    authority: String,
+    token: String,
+}
+
+/// Reads the Secret.
+pub(crate) async fn credentials(client: &Client, place: &Place) -> Result<Credentials, String> {
+    let Place { tenant, namespace, secret: name, .. } = place;
+    let secret = Api::<Secret>::namespaced(client.clone(), namespace).get(name).await;
     let secret = secret.map_err(|error| {
         format!("Secret {namespace}/{name} cannot be read: {error}; owners of GpuTenant {tenant} may read it, viewers may not")
     })?;
     let config = secret.data.and_then(|mut d| d.remove("config")).map(|c| c.0).unwrap_or_default();
-    let parsed: Value = serde_saphyr::from_str(&String::from_utf8(config)?).unwrap_or_default();
-    let unusable = || {
+    let parsed: Value = serde_saphyr::from_str(&String::from_utf8_lossy(&config)).unwrap_or_default();
+    Credentials::of(&parsed).ok_or_else(|| {
         format!("Secret {namespace}/{name} has no token: see KubeconfigReady in kubectl describe gputenant {tenant}")
-    };
-    Ok(serde_saphyr::to_string(&rebuilt(tenant, &server, &parsed).ok_or_else(unusable)?)?)
+    })
 }
 
-/// Namespace and name of the Secret, and the server; or why there is none yet.
-fn place(tenant: &str, status: &VirtualClusterStatus) -> Result<(String, String, String), String> {
-    if let (Some(namespace), Some(secret), Some(server)) =
-        (&status.namespace, &status.kubeconfig_secret, &status.server)
-    {
-        return Ok((namespace.clone(), secret.clone(), server.clone()));
+impl Credentials {
+    /// Of a kubeconfig; `None`: it has none.
+    fn of(config: &Value) -> Option<Self> {
+        let text = |at: &str, more: &str| {
+            let text = config.pointer(at)?.as_str()?;
+            let plain = !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || more.contains(c));
+            plain.then(|| text.to_owned())
+        };
+        let authority = text("/clusters/0/cluster/certificate-authority-data", "+/=")?;
+        Some(Self { authority, token: text("/users/0/user/token", "-_.")? })
     }
-    let why = status.conditions.iter().find(|c| c.type_ == "Ready");
-    let why = why.map_or_else(|| format!("see kubectl describe gputenant {tenant}"), |c| c.message.clone());
-    Err(format!("the virtual cluster of GpuTenant {tenant} has no kubeconfig yet: {why}"))
-}
 
-/// A kubeconfig with these credentials and nothing else of the given one; `None`: it has none.
-fn rebuilt(tenant: &str, server: &str, config: &Value) -> Option<Value> {
-    let text = |at: &str, more: &str| {
-        let text = config.pointer(at)?.as_str()?;
-        let plain = !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || more.contains(c));
-        plain.then(|| text.to_owned())
-    };
-    let authority = text("/clusters/0/cluster/certificate-authority-data", "+/=")?;
-    let token = text("/users/0/user/token", "-_.")?;
-    Some(json!({
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": tenant, "cluster": {"server": server, "certificate-authority-data": authority}}],
-        "users": [{"name": tenant, "user": {"token": token}}],
-        "contexts": [{"name": tenant, "context": {"cluster": tenant, "user": tenant}}],
-        "current-context": tenant,
-    }))
+    /// A kubeconfig with these credentials for a server; `certified`: the name in the server's certificate, where the address has another one.
+    pub fn kubeconfig(&self, name: &str, server: &str, certified: Option<&str>) -> Result<String, String> {
+        let mut cluster = json!({"server": server, "certificate-authority-data": self.authority});
+        if let (Some(certified), Some(fields)) = (certified, cluster.as_object_mut()) {
+            fields.insert("tls-server-name".into(), certified.into());
+        }
+        let config = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": name, "cluster": cluster}],
+            "users": [{"name": name, "user": {"token": self.token}}],
+            "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+            "current-context": name,
+        });
+        serde_saphyr::to_string(&config).map_err(|error| format!("writing YAML: {error}"))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn tenant(spec: &Value, status: &Value) -> GpuTenant {
+        let metadata = json!({"name": "team-a"});
+        serde_json::from_value(json!({
+            "apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuTenant", "metadata": metadata, "spec": spec,
+            "status": {"virtualCluster": status},
+        }))
+        .unwrap()
+    }
+
     #[test]
     fn missing_kubeconfig_says_why() {
-        let error = place("team-a", &VirtualClusterStatus::default()).unwrap_err();
+        let spec = json!({"namespaces": [{"name": "a"}], "virtualCluster": {"version": "0.36.1"}});
+        let error = Place::of(&tenant(&spec, &json!({}))).unwrap_err();
         assert!(error.ends_with("has no kubeconfig yet: see kubectl describe gputenant team-a"), "{error}");
+        let condition = json!({"type": "Ready", "status": "False", "reason": "ControlPlaneStarting", "message": "it has no pod",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        let error = Place::of(&tenant(&spec, &json!({"conditions": [condition]}))).unwrap_err();
+        assert!(error.ends_with("has no kubeconfig yet: it has no pod (ControlPlaneStarting)"), "{error}");
+    }
+
+    #[test]
+    fn tenant_without_a_virtual_cluster_names_its_namespaces() {
+        let plain = tenant(&json!({"namespaces": [{"name": "a-dev"}, {"name": "a-prod"}]}), &json!({}));
+        let error = Place::of(&plain).unwrap_err();
+        assert!(
+            error.contains("are on this cluster: a-dev, a-prod. Use your own kubeconfig: kubectl -n a-dev"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -77,11 +159,23 @@ mod tests {
             "clusters": [{"cluster": {"server": "https://evil.example", "certificate-authority-data": "QUJD"}}],
             "users": [{"user": {"token": "a.b-c", "exec": {"command": "/bin/evil"}}}],
         });
-        let text = rebuilt("team-a", "https://team-a.ns.svc", &config).unwrap().to_string();
+        let made = Credentials::of(&config).unwrap();
+        let text = made.kubeconfig("team-a", "https://team-a.ns.svc", None).unwrap();
         assert!(text.contains("https://team-a.ns.svc") && text.contains("a.b-c") && !text.contains("evil"), "{text}");
+        assert!(!text.contains("tls-server-name"), "{text}");
         let escape = json!({
             "clusters": [{"cluster": {"certificate-authority-data": "QUJD"}}], "users": [{"user": {"token": "a\u{1b}[2J"}}],
         });
-        assert_eq!(rebuilt("team-a", "https://a", &escape), None);
+        assert!(Credentials::of(&escape).is_none());
+    }
+
+    #[test]
+    fn kubeconfig_for_another_address_names_the_certificate() {
+        let made = Credentials { authority: "QUJD".into(), token: "t".into() };
+        let text = made.kubeconfig("team-a", "https://127.0.0.1:40123", Some("team-a.ns-a")).unwrap();
+        let config: Value = serde_saphyr::from_str(&text).unwrap();
+        let cluster = json!({"server": "https://127.0.0.1:40123", "certificate-authority-data": "QUJD", "tls-server-name": "team-a.ns-a"});
+        assert_eq!(config["clusters"][0]["cluster"], cluster);
+        assert_eq!((&config["current-context"], &config["users"][0]["user"]["token"]), (&json!("team-a"), &json!("t")));
     }
 }

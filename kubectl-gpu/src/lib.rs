@@ -3,12 +3,13 @@
 //!
 //! The decisions are pure: [`input`] reads files into located documents, [`world`] assembles them, [`preview`] compares two worlds
 //! with the operator's planner, [`lint`] checks manifests, [`status`] lists devices, [`catalog`] describes profiles, [`render`] writes the results. [`cluster`], [`follow`], [`kubeconfig`] and
-//! [`tenant::gather`] read a cluster.
+//! [`tenant::gather`] read a cluster; [`connect`] forwards a port of one.
 
 pub mod args;
 pub mod catalog;
 pub mod changes;
 pub mod cluster;
+pub mod connect;
 pub mod follow;
 pub mod input;
 mod inside;

@@ -9,7 +9,7 @@ use crate::{
         Args, CatalogArgs, CatalogOutput, ChangesArgs, ClusterArgs, Command, LintArgs, Output, PlanArgs, SnapshotArgs,
         StatusArgs, TenantArgs,
     },
-    catalog, cluster, follow,
+    catalog, cluster, connect, follow,
     input::{self, Reading, Text},
     kubeconfig,
     lint::{self, Options, Policies},
@@ -41,6 +41,7 @@ pub async fn run(args: Args) -> Result<u8, Box<dyn Error>> {
             anstream::print!("{}", kubeconfig::read(&cluster::client(&cluster).await?, &tenant).await?);
             Ok(0)
         }
+        Command::Connect(args) => Ok(Box::pin(connect::connect(&args, &cluster)).await?),
         Command::Lint(args) => check_manifests(&args),
     }
 }

@@ -90,7 +90,18 @@ pub async fn uninstall(lab: &Lab) -> Result<String> {
 
 /// Runs `kubectl-gpu` with a kubeconfig, in the root of the checkout.
 pub async fn kubectl_gpu(kubeconfig: &Path, args: &[&str]) -> Result<Output> {
-    let program = root().join("target/debug/kubectl-gpu");
-    let io = |source| Error::Io { what: format!("running {}", program.display()), source };
-    Command::new(&program).args(args).current_dir(root()).env("KUBECONFIG", kubeconfig).output().await.map_err(io)
+    let io = |source| Error::Io { what: "running kubectl-gpu".into(), source };
+    kubectl_gpu_command(kubeconfig, args).output().await.map_err(io)
+}
+
+/// `kubectl-gpu` with a kubeconfig, in the root of the checkout, and with the kubectl of the toolset.
+pub fn kubectl_gpu_command(kubeconfig: &Path, args: &[&str]) -> Command {
+    let mut folders = vec![root().join("target/toolset/bin")];
+    folders.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
+    let mut command = Command::new(root().join("target/debug/kubectl-gpu"));
+    command.args(args).current_dir(root()).env("KUBECONFIG", kubeconfig);
+    if let Ok(path) = std::env::join_paths(folders) {
+        command.env("PATH", path);
+    }
+    command
 }

@@ -92,7 +92,7 @@ async fn run() -> Result<()> {
     println!("  kubectl edit gputenant {TEAM_B}             change a guarantee; follow it with kubectl gpu changes");
     if virtual_clusters {
         println!(
-            "  kubectl gpu kubeconfig {}               access to its control plane; see docs/virtual-clusters.md",
+            "  kubectl gpu connect {} -- kubectl get namespaces   its control plane; see docs/virtual-clusters.md",
             scene::TEAM
         );
     }

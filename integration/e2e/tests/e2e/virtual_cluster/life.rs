@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use super::{
     Inside, START,
+    connect::connect_reaches_the_api_server,
     inside::{SPACE, pod},
     install, remove_virtual_cluster,
     restore::restored_tenant_changes_nothing,
@@ -46,6 +47,7 @@ async fn life(world: &World) -> Result<()> {
     pods_run_within_the_budget(world, &inside).await?;
     node_of_the_pods_shows_the_budget(&inside, RESOURCE, "2").await?;
     tenant_names_refused_pods(world, TEAM, 1).await?;
+    connect_reaches_the_api_server(world, TEAM).await?;
     names_resolve(&inside).await?;
     the_budget_follows_the_tenant(world, &inside).await?;
     tenant_names_refused_pods(world, TEAM, 0).await?;

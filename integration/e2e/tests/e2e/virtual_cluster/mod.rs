@@ -1,4 +1,4 @@
-//! Virtual clusters with the real vCluster. [`life`]: from the field to nothing left, with pods that are [`waiting`] and
+//! Virtual clusters with the real vCluster. [`life`]: from the field to nothing left, with pods that are [`waiting`], a [`connect`] from outside and
 //! a [`restore`] of its tenant. [`hostile`]: what a team
 //! that is administrator inside can not do, without operator ([`bypasses`]), what its pods can not reach ([`network`]), and [`usual`] what it can.
 //! [`priorities`]: the classes of its pods. [`disruption`]: changes from outside, kills ([`killer`]), and a layout change under a pod from inside.
@@ -7,6 +7,7 @@
 
 mod bypasses;
 mod chart;
+mod connect;
 mod disruption;
 mod external;
 mod fleet;
