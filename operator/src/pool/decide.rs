@@ -15,10 +15,10 @@ use super::{
     gpu_changes::{self, ChangeInputs},
     inventory::Inventory,
     labels::{self, Labels},
-    marks,
     node_specs::{self, GpuWork, NodeDecisions},
     node_states::NodeStates,
     node_views::NodeViews,
+    overruns::overruns,
     ownership::Ownership,
     partitioner::{self, Requests},
     plugin_configs::{self, ConfigsWrite},
@@ -130,7 +130,7 @@ pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecis
     let mut requests = partitioner::requests(inventory, plan.plan);
     requests.retain(|node, _| !ownership.is_conflicting(node.as_str()));
     let marks = states.marks();
-    let overruns = marks::overruns(fleet, ownership, marks);
+    let overruns = overruns(fleet, ownership, marks);
     let stages = rollout::stages(inventory, ownership, plan);
     let inputs = ChangeInputs {
         inventory,

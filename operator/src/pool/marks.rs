@@ -3,20 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::{
-    GpuPool,
     condition::{self, ConditionUpdate},
     reasons::{self, Reason},
 };
 use gputenancy_engine::{
-    change::limit,
     fleet::Fleet,
     verdict::{Settled, settle},
 };
 use gputenancy_service::events::EventType;
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
-use kube::ResourceExt as _;
 
-use super::{ownership::Ownership, tolerated::Tolerated, visits::Names};
+use super::{tolerated::Tolerated, visits::Names};
 use crate::plan::NodeName;
 
 /// Nodes of the pool are no supply for new demand, because others say so.
@@ -98,25 +95,6 @@ impl Marks {
             ))
         })
     }
-}
-
-/// Pools of which verdicts take more GPUs at once than `spec.health.maxUnavailable` allows, with the numbers as a clause: no pod is evicted
-/// there.
-pub fn overruns(fleet: &Fleet, ownership: &Ownership, marks: &Marks) -> BTreeMap<String, String> {
-    let gpus = |node: &str| fleet.gpu_nodes.get(node).and_then(|n| n.status.as_ref()).map_or(0, |s| s.gpus.len());
-    let of = |pool: &GpuPool| {
-        let name = pool.name_any();
-        let nodes = ownership.nodes_of(&name)?;
-        let marked: usize = nodes.iter().filter(|n| marks.of(n.as_str()).is_some()).map(|n| gpus(n.as_str())).sum();
-        if marked == 0 {
-            return None;
-        }
-        let all: usize = nodes.iter().map(|n| gpus(n.as_str())).sum();
-        let most = limit(&pool.spec.health.max_unavailable, all);
-        let over = format!("{marked} of {all} GPUs are on marked nodes, and spec.health.maxUnavailable is {most}");
-        (marked > most).then_some((name, over))
-    };
-    fleet.active_pools().filter_map(of).collect()
 }
 
 /// The condition `NodesMarked`; `over`: more GPUs are marked than the pool allows.

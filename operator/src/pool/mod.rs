@@ -19,6 +19,7 @@ mod node_specs;
 mod node_states;
 mod node_view;
 mod node_views;
+mod overruns;
 mod ownership;
 mod partitioner;
 mod planned_gpus;
