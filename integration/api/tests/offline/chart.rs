@@ -127,6 +127,7 @@ fn chart_templates_match_snapshots() {
         "tenant-ingresses",
         "operator-objects",
         "tenant-adoption",
+        "unmanaged-namespaces",
         "network-policy",
         "metrics",
         "release-finalizers",
@@ -229,6 +230,38 @@ fn users_of_forced_deletion_are_those_of_the_values() {
     let listed = |values: &[&str]| rendered("tenant-grace-periods.yaml", values).contains(&format!("\"{user}\"]"));
     assert!(listed(&[&format!("policies.forcedDeletionUsers[0]={user}")]));
     assert!(!listed(&[]) && !listed(&["policies.forcedDeletionUsers=null"]));
+}
+
+#[test]
+fn preset_of_nvsentinel_names_its_drainer_and_takes_the_agent_off_a_node_that_it_resets() {
+    let (on, user) = ("presets.nvsentinel.enabled=true", "system:serviceaccount:sentinel:drainer");
+    let values = ["presets.nvsentinel.namespace=sentinel", "presets.nvsentinel.drainerServiceAccount=drainer"];
+    let users = |values: &[&str]| rendered("tenant-grace-periods.yaml", values).matches(user).count();
+    assert_eq!((users(&[&values[..], &[on]].concat()), users(&values)), (1, 0));
+    let listed = format!("policies.forcedDeletionUsers[0]={user}");
+    assert_eq!(users(&[&values[..], &[on, &listed]].concat()), 1, "named twice");
+    assert!(
+        rendered("tenant-grace-periods.yaml", &[on]).contains("\"system:serviceaccount:nvsentinel:node-drainer\"]")
+    );
+    // in each term, as one is enough
+    let terms = "- {key: nvidia.com/gpu.deploy.dcgm, operator: NotIn, values: [\"false\"]}";
+    let simulated = ["simulator.enabled=true", "simulator.nodeSelector.lab=yes"];
+    let agent = |values: &[&str]| rendered("agent.yaml", values).matches(terms).count();
+    assert_eq!((agent(&[on]), agent(&[&simulated[..], &[on]].concat()), agent(&[])), (2, 3, 0));
+}
+
+#[test]
+fn pods_of_all_namespaces_get_devices_if_the_values_say_so() {
+    let listed =
+        |values: &[&str]| rendered("unmanaged-namespaces.yaml", values).contains("\"gputenancy-system\",\"a\"]");
+    assert!(listed(&["policies.unmanagedNamespaces={a}"]) && !listed(&[]));
+    assert!(
+        rendered("unmanaged-namespaces.yaml", &["policies.unmanagedNamespaces=null"])
+            .contains("[\"gputenancy-system\"]")
+    );
+    assert!(!rendered("", &["policies.unmanagedNamespaces={*}"]).contains("gputenancy-unmanaged-namespaces"));
+    let (success, text) = template("unmanaged-namespaces.yaml", &["policies.unmanagedNamespaces={team-*}"]);
+    assert!(!success && text.contains("unmanagedNamespaces"), "{text}");
 }
 
 #[test]
@@ -347,7 +380,7 @@ fn tenancy_doc_lists_every_policy_message() {
     let policies = pods + &rendered("tenant-policies.yaml", &[schedulers]) + &toleration;
     let more = ["tenant-controllers.yaml", "tenant-images.yaml", "tenant-ingresses.yaml", "tenant-adoption.yaml"];
     let policies = policies + &more.map(|file| rendered(file, &[])).concat();
-    let policies = policies + &rendered("tenant-grace-periods.yaml", &[]);
+    let policies = policies + &rendered("tenant-grace-periods.yaml", &[]) + &rendered("unmanaged-namespaces.yaml", &[]);
     assert!(!rendered("tenant-pods.yaml", &[]).contains("imagePullPolicy"), "required by default");
     let policies = policies + &rendered("tenant-pull-secrets.yaml", &[PULLS]);
     // the text between a validation's message and its reason, in one line

@@ -46,6 +46,7 @@ pub async fn measure(world: &World, tenants: usize) -> Result<()> {
     let guaranteed = i32::try_from(AT_ONCE).unwrap_or(i32::MAX);
     world.set(&[tenant(TENANT, &[("mig-1g", guaranteed)])]).await?;
     tenant_ready(world, TENANT).await?;
+    product::install(&world.lab, &[&format!("policies.unmanagedNamespaces={{{ELSEWHERE}}}")]).await?;
     elsewhere(world).await?;
     let outcome = in_turns(world, tenants).await;
     // also after a failure
