@@ -42,6 +42,10 @@ pub struct NodeHealth {
     #[serde(default = "half")]
     #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 : string(self).matches('^([1-9][0-9]?|100)%$')").message("spec.health.maxUnavailable: write a number of GPUs of at least 1, or a percentage from 1% to 100%"))]
     pub max_unavailable: IntOrString,
+    /// Changes that restore guarantees lost to a fault of a node begin outside spec.disruption.windows, too; notice, disruption budgets and limits hold.
+    /// For maintenance that is planned (condition MaintenancePlanned, a MaintenanceRequest with a start in the future) they wait for a window.
+    #[serde(default = "always")]
+    pub faults_ignore_windows: bool,
 }
 
 /// Whether a kind of verdict counts.
@@ -113,6 +117,7 @@ impl Default for NodeHealth {
             conditions: Vec::new(),
             clear_after: two_minutes(),
             max_unavailable: half(),
+            faults_ignore_windows: always(),
         }
     }
 }
@@ -131,6 +136,10 @@ fn every_preset() -> Vec<HealthPreset> {
 
 fn two_minutes() -> DurationText {
     DurationText::constant("2m")
+}
+
+fn always() -> bool {
+    true
 }
 
 fn half() -> IntOrString {

@@ -47,6 +47,12 @@ pub const TABLE: &[Line] = &[
         .at(API_SERVER),
     Line::new(&["watch", "patch"], "", "nodes", "which nodes are in a pool, our labels and taints on them"),
     Line::new(&["watch"], "resource.k8s.io", "resourceslices", "seeing NVIDIA's DRA driver own a node's GPUs"),
+    Line::new(
+        &["watch"],
+        "nvsentinel.dgxc.nvidia.com",
+        "maintenancerequests",
+        "maintenance of nodes that NVSentinel is told of",
+    ),
     Line::new(&["watch", "patch"], "", "pods", "who uses what; notices of evictions"),
     Line::new(&["list"], "", "pods", "the pods behind a refused eviction; NVIDIA's device plugin")
         .only_for("refused evictions and pools with NVIDIA's device plugin"),

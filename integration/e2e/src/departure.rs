@@ -42,7 +42,8 @@ async fn label(world: &World, node: &str, value: &str) -> Result<()> {
     world.kubectl(&["label", "--overwrite", "node", node, &format!("{CLIENT_LABEL}={value}")]).await.map(drop)
 }
 
-async fn agents(world: &World, node: &str, count: usize) -> Result<()> {
+/// Waits until so many agents are on a node, all of them Ready.
+pub async fn agents(world: &World, node: &str, count: usize) -> Result<()> {
     eventually(&format!("{count} agents on {node}"), PATIENCE, || async {
         let pods = world.agents_on(node).await?;
         let (all, ready) = (pods.len(), pods.iter().filter(|p| objects::is_ready(p)).count());

@@ -15,11 +15,12 @@ use crate::{
     change::{PodController, PodFacts, Refusal},
     duration::or_seconds,
     liveness::{AgentPod, GRACE_PERIOD, Liveness, liveness},
+    maintenance::Maintenances,
     ownership::{DRA_DRIVER, OwnershipSigns, conflicting_owner},
     partitioner::{self, MigConfigs},
     plugin::PluginConfigs,
     projection::{SlimNode, SlimPod, SlimSlice},
-    verdict::{is_suspect, verdict},
+    verdict::{Verdict, is_suspect, verdict},
 };
 
 /// Evictions that were refused, by the pod's uid.
@@ -40,6 +41,8 @@ pub struct Fleet {
     pub nodes: BTreeMap<String, Arc<SlimNode>>,
     /// Nodes for which NVIDIA's DRA driver publishes devices.
     pub dra: BTreeSet<String>,
+    /// Maintenance that NVSentinel is told of.
+    pub maintenance: Maintenances,
     /// Pods that request devices, by name.
     pub pods: BTreeMap<PodName, Arc<SlimPod>>,
     /// Layouts that are published for components that partition a node as a whole.
@@ -92,7 +95,8 @@ impl Fleet {
                 labels: node.labels(),
                 ready: state.is_supply(now),
                 foreign: state.foreign,
-                marked: self.marked(name, None).map(Cow::Owned),
+                // only whether there is a verdict matters here, and not when it turns into a fault
+                marked: self.marked(name, None, now.unwrap_or_default()).map(|verdict| Cow::Owned(verdict.why)),
                 gpus: self.gpu_nodes.get(name),
             }
         });
@@ -156,13 +160,14 @@ impl Fleet {
         pools.into_iter().find(|p| p.name_any() == only.as_str())
     }
 
-    /// What others say about a node of a pool, by its `spec.health`, as a clause such as `it is cordoned`. `tolerated`: key of the taint that
-    /// pods of tenants tolerate, besides the usual one and the pool's.
-    pub fn marked(&self, name: &str, tolerated: Option<&str>) -> Option<String> {
-        let node = self.nodes.get(name).filter(|node| is_suspect(node))?;
+    /// What others say at `now` about a node of a pool, by its `spec.health`. `tolerated`: key of the taint that pods of tenants tolerate,
+    /// besides the usual one and the pool's.
+    pub fn marked(&self, name: &str, tolerated: Option<&str>, now: Timestamp) -> Option<Verdict> {
+        let maintenance = self.maintenance.get(name).map(Vec::as_slice).unwrap_or_default();
+        let node = self.nodes.get(name).filter(|node| is_suspect(node) || !maintenance.is_empty())?;
         let GpuPoolSpec { health, taint, .. } = &self.only_pool(name, node)?.spec;
         let keys = taint.iter().map(|taint| taint.key.as_str()).chain(tolerated);
-        verdict(node, health, &keys.collect())
+        verdict(node, maintenance, health, &keys.collect(), now)
     }
 
     /// How long a verdict on a node outlives its marks: `spec.health.clearAfter` of its pool.

@@ -6,6 +6,7 @@ pub mod event;
 pub mod fingerprint;
 pub mod fleet;
 pub mod liveness;
+pub mod maintenance;
 pub mod ownership;
 pub mod partitioner;
 pub mod plugin;

@@ -28,6 +28,7 @@ use kube::{
 use serde::de::DeserializeOwned;
 
 use gputenancy_engine::{
+    maintenance::MaintenanceRequest,
     ownership::DRA_DRIVER,
     projection::{
         SlimAgentPod, SlimNamespace, SlimNode, SlimPod, SlimQuota, SlimSlice, project_agent_pod, project_namespace,
@@ -63,6 +64,8 @@ pub struct Caches {
     pub nodes: Store<SlimNode>,
     /// Slices of NVIDIA's DRA driver; `None`: the API server does not serve the kind.
     pub slices: Option<Store<SlimSlice>>,
+    /// Maintenance that NVSentinel is told of; empty where it is not installed.
+    pub maintenance: Store<MaintenanceRequest>,
     /// Pods that request extended resources.
     pub pods: Store<SlimPod>,
     /// Pods of the agent; `None`: the chart passes no selector.
@@ -127,6 +130,12 @@ impl Caches {
                     .fields(&format!("spec.driver={DRA_DRIVER}"))
                     .start(triggers.fleet())
             }),
+            maintenance: Watch::new(
+                MaintenanceRequest::PLURAL,
+                Api::all(client.clone()),
+                MaintenanceRequest::projected,
+            )
+            .start_while_served(client.clone(), MaintenanceRequest::API_VERSION, triggers.fleet()),
             pods: Watch::new("pods", Api::all(client.clone()), |mut p: SlimPod| {
                 project_pod(&mut p);
                 p.requests_devices().then_some(p)
@@ -181,6 +190,7 @@ impl Caches {
         if let Some(slices) = &self.slices {
             slices.wait_until_ready(&waiting).await;
         }
+        self.maintenance.wait_until_ready(&waiting).await;
         self.pods.wait_until_ready(&waiting).await;
         if let Some(pods) = &self.agent_pods {
             pods.wait_until_ready(&waiting).await;
@@ -203,11 +213,7 @@ impl Caches {
 
 /// Does the API server serve `ResourceSlice`s?
 pub async fn serves_slices(client: &Client) -> kube::Result<bool> {
-    match client.list_api_group_resources("resource.k8s.io/v1").await {
-        Ok(known) => Ok(known.resources.iter().any(|r| r.name == "resourceslices")),
-        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(false),
-        Err(error) => Err(error),
-    }
+    watch::serves(client, "resource.k8s.io/v1", "resourceslices").await
 }
 
 /// A custom resource that people write. An object that does not match its schema counts as absent and does not end the watch.

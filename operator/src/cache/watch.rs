@@ -4,7 +4,7 @@ use std::{fmt::Debug, time::Duration};
 
 use futures::StreamExt as _;
 use kube::{
-    Api, Resource, ResourceExt,
+    Api, Client, Resource, ResourceExt,
     runtime::{WatchStreamExt as _, watcher},
 };
 use serde::de::DeserializeOwned;
@@ -71,6 +71,63 @@ where
             }
         });
         store
+    }
+
+    /// As [`Watch::start`] for a kind of another product, which may be installed and removed at any time: while the API server does not serve the kind of
+    /// this group and version, the store is empty and ready.
+    pub fn start_while_served(
+        self,
+        client: Client,
+        api_version: &'static str,
+        mut changed: impl FnMut(Change<V>) + Send + 'static,
+    ) -> Store<V> {
+        let Self { resource, api, config, projection } = self;
+        let mut writer = Writer::new(resource, projection);
+        let store = writer.store();
+        tokio::spawn(async move {
+            loop {
+                match serves(&client, api_version, resource).await {
+                    Ok(true) => {}
+                    Ok(false) => {
+                        for event in [watcher::Event::Init, watcher::Event::InitDone] {
+                            writer.apply(event).into_iter().for_each(&mut changed);
+                        }
+                        tokio::time::sleep(UNSERVED).await;
+                        continue;
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, resource, "discovery failed, retrying");
+                        tokio::time::sleep(MAX_BACKOFF).await;
+                        continue;
+                    }
+                }
+                let mut events =
+                    std::pin::pin!(watcher(api.clone(), config.clone().streaming_lists()).backoff(backoff()));
+                while let Some(event) = events.next().await {
+                    match event {
+                        Ok(event) => writer.apply(event).into_iter().for_each(&mut changed),
+                        // the kind may be gone
+                        Err(error) if !matches!(serves(&client, api_version, resource).await, Ok(false)) => {
+                            tracing::warn!(%error, resource, "watch failed, restarting");
+                        }
+                        Err(_) => break,
+                    }
+                }
+            }
+        });
+        store
+    }
+}
+
+/// How long the API server is not asked again whether it serves a kind.
+const UNSERVED: Duration = Duration::from_secs(30);
+
+/// Does the API server serve this kind of this group and version?
+pub async fn serves(client: &Client, api_version: &str, plural: &str) -> kube::Result<bool> {
+    match client.list_api_group_resources(api_version).await {
+        Ok(known) => Ok(known.resources.iter().any(|r| r.name == plural)),
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

@@ -25,7 +25,7 @@ use super::{
     pod_index::PodIndex,
     profile_status, rollout, silence, status,
     taints::{self, TaintChange},
-    view,
+    urgent, view,
     visits::Visits,
 };
 use crate::{
@@ -129,9 +129,9 @@ pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecis
     let windows = gpu_changes::windows(inventory);
     let mut requests = partitioner::requests(inventory, plan.plan);
     requests.retain(|node, _| !ownership.is_conflicting(node.as_str()));
-    let marks = states.marks();
-    let overruns = overruns(fleet, ownership, marks);
+    let (marks, overruns) = (states.marks(), overruns(fleet, ownership, states.marks()));
     let stages = rollout::stages(inventory, ownership, plan);
+    let urgent = urgent::changes(&urgent::Faults { inventory, ownership, marks, windows: &windows }, plan.plan);
     let inputs = ChangeInputs {
         inventory,
         ownership,
@@ -141,6 +141,7 @@ pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecis
         stages: &stages,
         marks,
         overruns: &overruns,
+        urgent: &urgent,
     };
     let busy = gpu_changes::busy(&inputs, &visited);
     let decisions = gpu_changes::decisions(&inputs, views, pods, &busy);
@@ -198,7 +199,7 @@ pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecis
             .chain(stages.ends())
             .chain(bypass.retry_at)
             .chain(silence::next_deadline(silent, inventory.now))
-            .chain(marks.next_end(inventory.now))
+            .chain(marks.next_turn(inventory.now))
             .chain(by_plugin.filter_map(|n| node_specs::plugin_step(inventory, n, true)?.wake))
             .chain(windows.values().filter_map(|w| w.as_ref().ok()?.turns()))
             .min(),

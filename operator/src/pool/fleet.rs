@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use gputenancy_crds::{GpuPool, GpuPoolStatus, GpuProfile, GpuProfileStatus, GpuTenant, names};
 use gputenancy_engine::{
     fleet::{Fleet, dra_node},
-    liveness,
+    liveness, maintenance,
     partitioner::MigConfigs,
     plugin::PluginConfigs,
     projection::SlimPod,
@@ -28,6 +28,7 @@ pub struct FleetReader {
     pods: Option<Reading>,
     agent_pods: Option<Reading>,
     slices: Option<Reading>,
+    maintenance: Option<Reading>,
     mig_config: Option<Reading>,
     plugin_configs: Option<Reading>,
     /// Nodes without a pod of the agent.
@@ -73,6 +74,10 @@ impl FleetReader {
         (fleet.profiles, fleet.pools, fleet.tenants) = (profiles, pools, tenants);
         if let Some((slices, changed)) = caches.slices.as_ref().and_then(|slices| slices.since(&mut self.slices)) {
             fleet.dra = slices.iter().filter_map(|s| dra_node(s)).collect();
+            differs |= changed;
+        }
+        if let Some((objects, changed)) = caches.maintenance.since(&mut self.maintenance) {
+            fleet.maintenance = maintenance::by_node(&objects);
             differs |= changed;
         }
         if let Some((objects, changed)) = caches.mig_config.since(&mut self.mig_config) {

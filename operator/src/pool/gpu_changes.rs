@@ -22,6 +22,7 @@ use super::{
     plugin_configs,
     pod_index::PodIndex,
     rollout::{Stages, Standing},
+    urgent::Urgent,
     visits::Names,
 };
 use crate::plan::{GpuKey, GpuPlan, Plan, PodName, PoolName, TenantFacts};
@@ -57,6 +58,8 @@ pub struct ChangeInputs<'a> {
     pub marks: &'a Marks,
     /// Pools with too many marked nodes, each with the numbers.
     pub overruns: &'a BTreeMap<String, String>,
+    /// GPUs whose change does not wait for a window, with the reason.
+    pub urgent: &'a Urgent,
 }
 
 /// Whether changes may begin now, for each pool; a pool whose windows cannot be parsed begins none.
@@ -164,7 +167,7 @@ fn decision(
     (key, gpu): (&GpuKey, &GpuPlan),
     others_idle: bool,
 ) -> Option<ChangeDecision> {
-    let ChangeInputs { inventory, ownership, plan, windows, requests, stages: _, marks, overruns } = inputs;
+    let ChangeInputs { inventory, ownership, plan, windows, requests, stages: _, marks, overruns, urgent } = inputs;
     let (fleet, name) = (inventory.fleet, key.node.as_str());
     let node = fleet.gpu_nodes.get(name).filter(|_| !inventory.lagging.contains(name))?;
     // the agent has to know first whether it partitions
@@ -176,7 +179,9 @@ fn decision(
     let deadline = spec.and_then(|s| s.change.as_ref()?.evict_after.as_ref()).map(|t| t.0);
     let pods = shared.pods.on_node(name);
     let (pods, allocatable) = (pod_facts(fleet, &pods, deadline, inventory.refusals), fleet.allocatable(name));
+    let urgent = urgent.get(key);
     let window = match windows.get(gpu.pool.as_str()) {
+        Some(Ok(_)) if urgent.is_some() => Window::Always,
         Some(Ok(window)) => *window,
         _ => Window::Closed { next: None },
     };
@@ -190,6 +195,10 @@ fn decision(
     // as on a node whose agent is away: nothing proceeds, and no time limit runs
     let alive = liveness.is_alive() && foreign.is_none();
     let held_back = foreign.as_ref().map(|why| format!("Pending: {why}"));
+    let mut reason = plan.reason(key, gpu, spec);
+    if let Some(why) = urgent.filter(|_| plan.plan.gpus.get(key).is_some_and(|gpu| gpu.changed)) {
+        reason = format!("{reason} ({why})");
+    }
     let mut decision = change::step(&ChangeObservation {
         now: inventory.now,
         uuid: key.uuid.as_str(),
@@ -197,7 +206,7 @@ fn decision(
         allocatable: &allocatable,
         cordoned: plugin_observation(inventory, node, true).and_then(|seen| plugin::closed(&seen)),
         target: plan.target(key, gpu),
-        reason: &plan.reason(key, gpu, spec),
+        reason: &reason,
         intent: &shared.intent,
         canaries: &shared.canaries,
         pods: &pods,
@@ -305,14 +314,19 @@ pub fn cancelled_evictions(
 
 /// GPUs that may begin a change now, by each pool's limit; the stage of a rollout keeps others from it, with the reason.
 fn admitted<'a>(inputs: &ChangeInputs<'a>) -> (BTreeSet<&'a GpuKey>, BTreeMap<&'a GpuKey, Arc<str>>) {
-    let ChangeInputs { inventory, ownership, plan, stages, marks, overruns, .. } = *inputs;
+    let ChangeInputs { inventory, ownership, plan, windows, stages, marks, overruns, urgent, .. } = *inputs;
     let fleet = inventory.fleet;
     let mut by_pool: BTreeMap<&PoolName, Vec<ChangeCandidate<&GpuKey>>> = BTreeMap::new();
     let mut staged = BTreeMap::new();
+    let hurried: BTreeSet<&str> =
+        urgent.keys().filter_map(|key| Some(plan.plan.gpus.get(key)?.pool.as_str())).collect();
+    let closed =
+        |pool: &str| hurried.contains(pool) && !matches!(windows.get(pool), Some(Ok(window)) if window.is_open());
     for planned in planned_gpus(inventory, ownership, plan) {
         let marked = marks.of(planned.key.node.as_str()).is_some();
-        // the plan no longer counts on a silent or marked node, and others must not wait for it
-        let wanted = planned.wanted && !planned.silent && !marked;
+        let waits = closed(planned.plan.pool.as_str()) && !urgent.contains_key(planned.key);
+        // the plan no longer counts on a silent or marked node, and others must not wait for it; nor do urgent changes for those that wait for a window
+        let wanted = planned.wanted && !planned.silent && !marked && !waits;
         let changing = planned.changing && !marked;
         let PlannedGpu { key, plan: gpu, blocked, rank, .. } = planned;
         let blocked = blocked || overruns.contains_key(gpu.pool.as_str()) && !gpu.evicts.is_empty();

@@ -31,30 +31,39 @@ pub struct Marks {
 }
 
 /// A verdict, and when it ends if its marks stay away.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Known {
     settled: Settled,
+    /// The verdict as far as it is a fault.
+    fault: Settled,
     ends: Option<Timestamp>,
+    /// When it may say something else although nothing is written: a fault ends, or planned maintenance begins.
+    turns: Option<Timestamp>,
 }
 
 impl Marks {
     /// Brings the verdicts on these nodes up to date with the fleet. Nodes with a verdict are to be visited until it has ended.
     pub fn update(&mut self, fleet: &Fleet, tolerated: &Tolerated, now: Timestamp, visited: &Names) {
         for name in visited {
-            let before = self.nodes.remove(name).map(|known| known.settled).unwrap_or_default();
+            let before = self.nodes.remove(name).unwrap_or_default();
             if !fleet.nodes.contains_key(name) {
                 self.ended.remove(name);
                 continue;
             }
-            let marked = fleet.marked(name, tolerated.key());
-            if marked.is_none() && before.why.is_none() {
+            let marked = fleet.marked(name, tolerated.key(), now);
+            if marked.is_none() && before.settled.why.is_none() {
                 continue;
             }
             let clear_after = fleet.clear_after(name);
-            let settled = settle(&before, marked, clear_after, now);
+            let fault = marked.as_ref().filter(|verdict| verdict.fault).map(|verdict| verdict.why.clone());
+            let fault = settle(&before.fault, fault, clear_after, now);
+            let settled = settle(&before.settled, marked.map(|verdict| verdict.why), clear_after, now);
             if settled.why.is_some() {
                 let ends = settled.ends(clear_after);
-                self.nodes.insert(name.clone(), Known { settled, ends });
+                let maintenance = fleet.maintenance.get(name).into_iter().flatten();
+                let begins = maintenance.filter_map(|maintenance| maintenance.begins_after(now)).min();
+                let turns = begins.into_iter().chain(ends).chain(fault.ends(clear_after)).min();
+                self.nodes.insert(name.clone(), Known { settled, fault, ends, turns });
             } else {
                 self.ended.insert(name.clone(), now);
             }
@@ -76,9 +85,14 @@ impl Marks {
         self.nodes.keys()
     }
 
-    /// When the next verdict ends.
-    pub fn next_end(&self, now: Timestamp) -> Option<Timestamp> {
-        self.nodes.values().filter_map(|known| known.ends).filter(|end| *end > now).min()
+    /// The nodes with a verdict that is a fault, and no maintenance that is planned for later.
+    pub fn faulty(&self) -> impl Iterator<Item = &String> {
+        self.nodes.iter().filter(|(_, known)| known.fault.why.is_some()).map(|(name, _)| name)
+    }
+
+    /// When the next verdict ends or turns.
+    pub fn next_turn(&self, now: Timestamp) -> Option<Timestamp> {
+        self.nodes.values().filter_map(|known| known.turns).filter(|at| *at > now).min()
     }
 
     /// Of these nodes those with a verdict, with what it says.

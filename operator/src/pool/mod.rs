@@ -34,6 +34,7 @@ mod taints;
 #[cfg(test)]
 mod tests;
 mod tolerated;
+mod urgent;
 mod view;
 mod visits;
 mod write;

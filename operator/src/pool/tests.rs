@@ -73,6 +73,7 @@ fn fleet(pools: &[&str]) -> Fleet {
         )]
         .into(),
         dra: BTreeSet::new(),
+        maintenance: BTreeMap::new(),
         pods: BTreeMap::new(),
         mig_configs: gputenancy_engine::partitioner::MigConfigs::default(),
         plugin_configs: gputenancy_engine::plugin::PluginConfigs::default(),

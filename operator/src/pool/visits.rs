@@ -11,7 +11,8 @@ use std::{
 
 use gputenancy_crds::{GpuNode, GpuPoolSpec, GpuProfileSpec};
 use gputenancy_engine::{
-    fleet::Fleet, liveness::AgentPod, partitioner::MigConfigs, plugin::PluginConfigs, projection::SlimNode,
+    fleet::Fleet, liveness::AgentPod, maintenance::Maintenances, partitioner::MigConfigs, plugin::PluginConfigs,
+    projection::SlimNode,
 };
 use kube::{Resource, ResourceExt as _};
 
@@ -27,6 +28,7 @@ pub struct Visits {
     gpu_nodes: BTreeMap<String, Arc<GpuNode>>,
     agent_pods: Option<BTreeMap<String, AgentPod>>,
     dra: Names,
+    maintenance: Maintenances,
     marks: BTreeMap<String, String>,
     rules: Rules,
     again: Names,
@@ -43,6 +45,10 @@ impl Visits {
         if self.dra != fleet.dra {
             visited.extend(self.dra.symmetric_difference(&fleet.dra).cloned());
             self.dra.clone_from(&fleet.dra);
+        }
+        if self.maintenance != fleet.maintenance {
+            visited.extend(differing(&self.maintenance, &fleet.maintenance));
+            self.maintenance.clone_from(&fleet.maintenance);
         }
         if self.marks != *inventory.marks {
             visited.extend(differing(&self.marks, inventory.marks));

@@ -47,6 +47,7 @@ mod node_health;
 mod nvidia_plugin;
 mod nvidia_plugin_shares;
 mod nvml_view;
+mod nvsentinel;
 mod plan_preview;
 mod postponed_ends;
 mod process_attribution;

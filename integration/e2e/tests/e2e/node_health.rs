@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 const CASES: &str = include_str!("../../../cases/node-health.json");
 
 /// A pool of both nodes, whose verdicts end with their marks, and at least one of two nodes may be marked.
-fn both_nodes(disruption: &Value) -> Value {
+pub(crate) fn both_nodes(disruption: &Value) -> Value {
     let mut both = pool("p", "gpu-1", &["mig-1g", "mig-2g"]);
     let hosts = json!({"key": "kubernetes.io/hostname", "operator": "In", "values": ["gpu-1", "gpu-2"]});
     both["spec"]["nodeSelector"] = json!({"matchExpressions": [hosts]});
@@ -57,12 +57,12 @@ async fn marked(world: &World, excerpt: &str) -> Result<()> {
     world.condition_becomes::<GpuPool>("p", "NodesMarked", "True", "Marked", &["node gpu-1: ", excerpt]).await
 }
 
-async fn unmarked(world: &World) -> Result<()> {
+pub(crate) async fn unmarked(world: &World) -> Result<()> {
     world.condition_becomes::<GpuPool>("p", "NodesMarked", "False", "Unmarked", &[]).await
 }
 
 /// Nodes on which a GPU has an instance of this profile.
-async fn nodes_with(world: &World, profile: &str) -> Result<Vec<String>> {
+pub(crate) async fn nodes_with(world: &World, profile: &str) -> Result<Vec<String>> {
     let suffix = format!(":{profile}");
     let found = layouts(world).await?;
     let mut nodes: Vec<String> =

@@ -8,10 +8,13 @@ mod settle;
 
 use std::collections::BTreeSet;
 
-use gputenancy_crds::{Mark, NodeHealth, names};
-use k8s_openapi::api::core::v1::Taint;
+use gputenancy_crds::{HealthPreset, Mark, NodeHealth, names};
+use k8s_openapi::{api::core::v1::Taint, jiff::Timestamp};
 
-use crate::projection::{SlimCondition, SlimNode};
+use crate::{
+    maintenance::Maintenance,
+    projection::{SlimCondition, SlimNode},
+};
 pub use settle::{Settled, settle};
 
 /// Taint by which tenants' pods get GPUs, unless the pool or the chart names another one.
@@ -29,17 +32,40 @@ const NOT_VERDICTS: [&str; 4] = [
 /// Most marks that a message names.
 const MOST_NAMED: usize = 4;
 
+/// What others say about a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// All marks, as a clause such as `it is cordoned`.
+    pub why: String,
+    /// One of them is more than maintenance that is planned for later: guarantees are restored at once.
+    pub fault: bool,
+}
+
 /// Does the node carry anything that could be a verdict, whatever a pool counts? Most nodes do not, and this is cheap.
 pub fn is_suspect(node: &SlimNode) -> bool {
     let bad = |c: &SlimCondition| c.type_ != "Ready";
     is_cordoned(node) || node.spec.taints.iter().any(forbids) || node.status.conditions.iter().any(bad)
 }
 
-/// What others say about the node, by a pool's rules, as a clause such as `it is cordoned`; `None`: nothing that counts. `tolerated`: keys
-/// of the taints that pods of tenants tolerate.
-pub fn verdict(node: &SlimNode, health: &NodeHealth, tolerated: &BTreeSet<&str>) -> Option<String> {
-    let NodeHealth { cordons, taints, tolerated_taints, presets, conditions, clear_after: _, max_unavailable: _ } =
-        health;
+/// What others say about the node at `now`, by a pool's rules; `None`: nothing that counts. `tolerated`: keys of the taints that pods of tenants
+/// tolerate.
+pub fn verdict(
+    node: &SlimNode,
+    maintenance: &[Maintenance],
+    health: &NodeHealth,
+    tolerated: &BTreeSet<&str>,
+    now: Timestamp,
+) -> Option<Verdict> {
+    let NodeHealth {
+        cordons,
+        taints,
+        tolerated_taints,
+        presets,
+        conditions,
+        clear_after: _,
+        max_unavailable: _,
+        faults_ignore_windows: _,
+    } = health;
     let mut marks = Vec::new();
     if *cordons == Mark::Count && is_cordoned(node) {
         marks.push("it is cordoned".to_owned());
@@ -56,13 +82,20 @@ pub fn verdict(node: &SlimNode, health: &NodeHealth, tolerated: &BTreeSet<&str>)
     let known = presets.iter().flat_map(|preset| presets::conditions(*preset));
     bad.extend(known.map(|(type_, status)| (type_, status.as_str())));
     let is_bad = |c: &&SlimCondition| bad.contains(&(c.type_.as_str(), c.status.as_str()));
-    marks.extend(node.status.conditions.iter().filter(is_bad).map(condition_text));
+    let (planned, found): (Vec<_>, Vec<_>) =
+        node.status.conditions.iter().filter(is_bad).partition(|c| c.type_ == presets::PLANNED);
+    marks.extend(found.into_iter().map(condition_text));
+    let requested = maintenance.iter().filter(|_| presets.contains(&HealthPreset::NVSentinel));
+    let (later, begun): (Vec<_>, Vec<_>) = requested.partition(|m| m.begins_after(now).is_some());
+    marks.extend(begun.into_iter().map(request_text));
+    let fault = !marks.is_empty();
+    marks.extend(planned.into_iter().map(condition_text).chain(later.into_iter().map(request_text)));
     let more = marks.len().saturating_sub(MOST_NAMED);
     marks.truncate(MOST_NAMED);
     if more > 0 {
         marks.push(format!("{more} more"));
     }
-    (!marks.is_empty()).then(|| marks.join(", "))
+    (!marks.is_empty()).then(|| Verdict { why: marks.join(", "), fault })
 }
 
 /// Cordoned by somebody else: a cordon of ours has an annotation.
@@ -86,6 +119,11 @@ fn condition_text(condition: &SlimCondition) -> String {
     let SlimCondition { type_, status, reason, .. } = condition;
     let reason = if reason.is_empty() { String::new() } else { format!(" ({reason})") };
     format!("its condition {type_} is {status}{reason}")
+}
+
+fn request_text(maintenance: &Maintenance) -> String {
+    let starts = maintenance.starts.map(|at| format!(", which starts at {at}")).unwrap_or_default();
+    format!("MaintenanceRequest {} of NVSentinel names it{starts}", maintenance.name)
 }
 
 #[cfg(test)]

@@ -5,8 +5,11 @@ use gputenancy_crds::{
     HealthPreset,
 };
 
+/// Of these the one that says what is to come.
+pub(super) const PLANNED: &str = "MaintenancePlanned";
+
 /// Of Kubernetes 1.37 (alpha); nothing of Kubernetes itself acts on them.
-const KUBERNETES: &[&str] = &["MaintenancePlanned", "MaintenanceInProgress", "DrainInProgress"];
+const KUBERNETES: &[&str] = &[PLANNED, "MaintenanceInProgress", "DrainInProgress"];
 
 /// NVSentinel 1.28 sets a condition to True when a fault is fatal; faults that are not are events.
 const NVSENTINEL: &[&str] = &[

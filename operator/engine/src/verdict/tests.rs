@@ -7,11 +7,18 @@ use crate::projection::project_node;
 
 /// What a pool with this `spec.health` says of a node with this spec, annotations and conditions.
 fn of(health: &Value, node: &Value) -> Option<String> {
+    judged(health, node, &[]).map(|verdict| verdict.why)
+}
+
+const NOW: i64 = 1000;
+
+fn judged(health: &Value, node: &Value, maintenance: &[Maintenance]) -> Option<Verdict> {
     let health: NodeHealth = serde_json::from_value(health.clone()).unwrap();
     let mut node: SlimNode = serde_json::from_value(node.clone()).unwrap();
     project_node(&mut node);
-    let found = verdict(&node, &health, &BTreeSet::from(["example.com/pool"]));
-    assert!(found.is_none() || is_suspect(&node), "{node:?}");
+    let now = Timestamp::from_second(NOW).unwrap();
+    let found = verdict(&node, maintenance, &health, &BTreeSet::from(["example.com/pool"]), now);
+    assert!(found.is_none() || is_suspect(&node) || !maintenance.is_empty(), "{node:?}");
     found
 }
 
@@ -87,6 +94,35 @@ fn condition_counts_with_the_polarity_of_its_product() {
     let own = json!({"conditions": [{"type": "example.com/Burnt", "status": "Unknown"}]});
     assert!(of(&own, &condition("example.com/Burnt", "Unknown")).is_some());
     assert_eq!(of(&own, &condition("example.com/Burnt", "True")), None);
+}
+
+#[test]
+fn maintenance_that_is_planned_for_later_is_no_fault() {
+    let planned = condition("MaintenancePlanned", "True");
+    assert!(!judged(&json!({}), &planned, &[]).unwrap().fault);
+    for type_ in ["MaintenanceInProgress", "DrainInProgress", "GpuMemWatch", "CSPMaintenance"] {
+        assert!(judged(&json!({}), &condition(type_, "True"), &[]).unwrap().fault, "{type_}");
+    }
+    assert!(judged(&json!({}), &tainted("nvidia.com/gpu-error", "NoSchedule"), &[]).unwrap().fault);
+    let mut cordoned = planned;
+    cordoned["spec"] = json!({"unschedulable": true});
+    let both = judged(&json!({}), &cordoned, &[]).unwrap();
+    assert_eq!((both.why.as_str(), both.fault), ("it is cordoned, its condition MaintenancePlanned is True (R)", true));
+    assert!(!judged(&json!({"cordons": "Ignore"}), &cordoned, &[]).unwrap().fault);
+}
+
+#[test]
+fn maintenance_request_of_nvsentinel_counts_while_it_exists() {
+    let (node, at) = (json!({"metadata": {"name": "n"}}), |second| Timestamp::from_second(second).ok());
+    let requested = |starts| [Maintenance { name: "m".into(), starts }];
+    let later = judged(&json!({}), &node, &requested(at(NOW + 1))).unwrap();
+    let why = "MaintenanceRequest m of NVSentinel names it, which starts at 1970-01-01T00:16:41Z";
+    assert_eq!((later.why.as_str(), later.fault), (why, false));
+    for starts in [None, at(NOW), at(NOW - 1)] {
+        assert!(judged(&json!({}), &node, &requested(starts)).unwrap().fault, "{starts:?}");
+    }
+    assert_eq!(judged(&json!({"presets": ["EKS"]}), &node, &requested(None)), None);
+    assert_eq!(judged(&json!({}), &node, &[]), None);
 }
 
 #[test]

@@ -107,6 +107,7 @@ impl World {
             profiles: vec![mig("small", "1g.10gb"), mig("half", "3g.40gb")],
             pools: vec![read(json!({"metadata": meta("p"), "spec": pool}))],
             dra: BTreeSet::new(),
+            maintenance: BTreeMap::new(),
             tenants: vec![Arc::new(read(json!({"metadata": meta("t"), "spec": {"namespaces": [{"name": "t"}]}})))],
             gpu_nodes: [(
                 "n".to_owned(),

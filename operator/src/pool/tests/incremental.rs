@@ -1,6 +1,7 @@
 //! A decision that continues from earlier ones is the same as a first one about the same objects, after any history of the fleet.
 
 mod happen;
+mod urgent;
 
 use gputenancy_crds::{GpuNode, GpuPoolStatus};
 use gputenancy_engine::change::Refusal;
