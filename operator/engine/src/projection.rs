@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gputenancy_crds::{names, vcluster};
+use gputenancy_crds::{names, quantity::Amount, vcluster};
 use k8s_openapi::{
     api::{
         core::v1::{Namespace, Node, Pod, ResourceQuota, ScopeSelector, Taint},
@@ -202,6 +202,16 @@ impl SlimPod {
     pub fn resources(&self) -> BTreeSet<String> {
         let requested = self.containers().flat_map(|c| c.resources.requests.keys());
         requested.filter(|r| r.contains('/')).cloned().collect()
+    }
+
+    /// Number of devices of a resource that the pod requests, as the scheduler counts: of all containers, or of the largest init container.
+    pub fn requested(&self, resource: &str) -> i64 {
+        let of = |container: &SlimContainer| {
+            let amount = container.resources.requests.get(resource).and_then(Amount::parse).unwrap_or_default();
+            i64::try_from(amount.milli() / 1000).unwrap_or(i64::MAX)
+        };
+        let all = self.spec.containers.iter().map(of).fold(0, i64::saturating_add);
+        self.spec.init_containers.iter().map(of).fold(all, i64::max)
     }
 
     /// Has the pod terminated?

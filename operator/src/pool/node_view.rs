@@ -50,6 +50,11 @@ impl NodeView {
             node: Arc::clone(node),
         }
     }
+
+    /// Name of the node.
+    pub fn name(&self) -> String {
+        self.node.metadata.name.clone().unwrap_or_default()
+    }
 }
 
 /// Fingerprint of the layouts in the order of the GPUs' indices. A GPU under change counts with the layout that its spec has.

@@ -62,6 +62,12 @@ impl PodIndex {
         self.priorities.iter().map(|(name, priority)| (name.as_pair(), *priority)).collect()
     }
 
+    /// The pod with this name.
+    pub fn get(&self, namespace: &str, name: &str) -> Option<&SlimPod> {
+        let name = PodName { namespace: namespace.into(), name: name.to_owned() };
+        self.known.get(&name).map(|pod| &**pod)
+    }
+
     /// Pods that are bound to a node.
     pub fn on_node(&self, node: &str) -> Vec<(&PodName, &SlimPod)> {
         self.pods(self.by_node.get(node).into_iter().flatten()).collect()

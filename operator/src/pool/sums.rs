@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt::Debug};
 
 use gputenancy_crds::{Capacity, ChangePhase, Isolation};
 
-use super::node_view::NodeView;
+use super::{devices::LeftOver, node_view::NodeView, pod_index::PodIndex};
 use crate::{
     fleet_view::{Claim, MemoryLimit},
     plan::PoolName,
@@ -17,7 +17,8 @@ pub struct Sums {
     by_pool: BTreeMap<PoolName, PoolSums>,
     by_resource: BTreeMap<String, Capacity>,
     held: BTreeMap<Claim, i32>,
-    left_over: BTreeMap<Claim, i32>,
+    /// By node; one without them is not in it.
+    left_over: BTreeMap<String, Vec<LeftOver>>,
     phases: BTreeMap<ChangePhase, i32>,
     limits: BTreeMap<String, Limits>,
 }
@@ -71,9 +72,13 @@ impl Sums {
             }
         }
         change_all(&mut self.by_resource, &devices.by_resource, sign);
-        for (sums, counts) in [(&mut self.held, &devices.held), (&mut self.left_over, &devices.left_over)] {
-            for (claim, count) in counts {
-                count_by(sums, claim, sign as i32 * count);
+        for (claim, count) in &devices.held {
+            count_by(&mut self.held, claim, sign as i32 * count);
+        }
+        if !devices.left_over.is_empty() {
+            match sign {
+                Sign::Plus => drop(self.left_over.insert(node.name(), devices.left_over.clone())),
+                Sign::Minus => drop(self.left_over.remove(&node.name())),
             }
         }
         for phase in phases {
@@ -103,9 +108,15 @@ impl Sums {
         &self.held
     }
 
-    /// Devices that processes of pods keep that kubelet has forgotten.
-    pub fn left_over(&self) -> &BTreeMap<Claim, i32> {
-        &self.left_over
+    /// Devices that processes keep of pods that are not in the API any more.
+    pub fn left_over(&self, pods: &PodIndex) -> BTreeMap<Claim, i32> {
+        let mut counts = BTreeMap::new();
+        for (node, devices) in &self.left_over {
+            for (claim, count) in devices.iter().filter_map(|device| device.claim(node, pods)) {
+                count_by(&mut counts, &claim, count);
+            }
+        }
+        counts
     }
 
     /// Phases of all changes.

@@ -4,6 +4,7 @@ mod bypass;
 mod enforcement;
 mod incremental;
 mod large_fleet;
+mod left_over;
 mod marks;
 mod newer_release;
 mod plugin_configs;

@@ -45,7 +45,7 @@ pub fn view(seen: &Seen<'_>, snapshot: &Snapshot) -> FleetView {
         weights: device_weights(snapshot),
         tenants: tenants.collect(),
         held: sums.held().clone(),
-        left_over: sums.left_over().clone(),
+        left_over: sums.left_over(seen.pods),
         waiting: devices::waiting(seen.pods),
         limits: sums.limits(),
     }
