@@ -8,7 +8,7 @@ use gputenancy_agent::{
     gpu::{Deadlines, NvmlError, faults::RecordedFault},
 };
 use gputenancy_crds::{AgentStep, GpuSpec, Health, Partitioner, UnscrubbedMemory};
-use silicon::fault::Effect;
+use silicon::fault::{Effect, Fault};
 
 const OLD: &[(i32, &str)] = &[(0, "1g.10gb"), (1, "1g.10gb"), (4, "3g.40gb")];
 const NEW: &[(i32, &str)] = &[(0, "1g.10gb"), (2, "2g.20gb"), (4, "2g.20gb")];
@@ -297,6 +297,96 @@ async fn lost_gpu_keeps_its_name_and_its_devices_become_unhealthy() {
     sim.store.change(|machine, _| machine.set_lost(0, false)).unwrap();
     agent.converge().await;
     assert_eq!(agent.advertised().len(), 3);
+}
+
+/// Two GPUs without MIG, both advertised, and their UUIDs.
+async fn two_gpus(sim: &Sim) -> (Agent, [String; 2]) {
+    let mut agent = Agent::on(sim.root.path());
+    agent.uuid().await;
+    let uuids: Vec<String> =
+        agent.state.borrow().inventory.iter().flat_map(|i| &i.gpus).map(|gpu| gpu.uuid.clone()).collect();
+    agent.want_all(uuids.iter().map(|uuid| Agent::spec(uuid, false, &[])).collect());
+    agent.converge().await;
+    assert_eq!(agent.advertised(), uuids);
+    (agent, uuids.try_into().unwrap())
+}
+
+/// Calls about the second GPU fail with this code.
+fn fail_on_second(sim: &Sim, call: &str, code: u32) {
+    let effect = Effect::Fail(code);
+    let fault = Fault { call: call.into(), gpu: Some(1), process: None, nth: 1, times: None, effect, seen: 0 };
+    silicon::operations::inject(&sim.store, fault).unwrap();
+}
+
+#[tokio::test]
+async fn gpu_that_is_lost_while_the_inventory_is_read_stops_no_other_gpu() {
+    const LOST: u32 = 15;
+    let sim = Sim::new("h100-80gb", 2);
+    for (call, events) in [
+        ("nvmlDeviceGetSupportedEventTypes", true),
+        ("nvmlDeviceRegisterEvents", true),
+        ("nvmlDeviceGetMigMode", false),
+        ("nvmlDeviceGetComputeRunningProcesses_v3", false),
+    ] {
+        let (mut agent, [first, second]) = two_gpus(&sim).await;
+        fail_on_second(&sim, call, LOST);
+        for _ in 0..2 {
+            agent.converge().await;
+            agent.quick_scan().await;
+            assert_eq!(agent.state.borrow().nvml_error, None, "{call}");
+            assert!(agent.advertised().contains(&first), "{call}: {:?}", agent.advertised());
+            assert_eq!(agent.advertised().contains(&second), events, "{call}");
+        }
+        // an agent that starts meanwhile
+        let mut next = Agent::on(sim.root.path());
+        next.desired = agent.desired.clone();
+        next.converge().await;
+        assert!(next.advertised().contains(&first), "{call}: {:?}", next.advertised());
+        sim.clear_faults();
+        agent.converge().await;
+        assert_eq!(agent.advertised(), [first, second], "{call}");
+    }
+    let (mut agent, uuids) = two_gpus(&sim).await;
+    // an agent that finds the GPU lost
+    sim.store.change(|machine, _| machine.set_lost(1, true)).unwrap();
+    let mut next = Agent::on(sim.root.path());
+    next.desired = agent.desired.clone();
+    next.converge().await;
+    assert_eq!(next.advertised(), uuids[..1]);
+    sim.store.change(|machine, _| machine.set_lost(1, false)).unwrap();
+    next.converge().await;
+    assert_eq!(next.advertised(), uuids);
+    // the event set is of all GPUs
+    sim.inject("nvmlEventSetWait_v2", 1, None, Effect::Fail(LOST));
+    agent.converge().await;
+    agent.quick_scan().await;
+    assert!(sim.matched_calls() > 0);
+    assert_eq!((agent.state.borrow().nvml_error.clone(), agent.advertised()), (None, uuids.to_vec()));
+}
+
+#[tokio::test]
+async fn gpu_that_is_lost_between_two_calls_of_kubelet_refuses_no_device_of_another_gpu() {
+    let sim = Sim::new("h100-80gb", 2);
+    let (agent, uuids) = two_gpus(&sim).await;
+    let [first, second] = uuids.map(DeviceId::new);
+    let devices: BTreeMap<DeviceId, _> =
+        agent.view.borrow().devices.iter().map(|device| (device.id.clone(), device.clone())).collect();
+    let check = async |id: &DeviceId| {
+        let inventory = agent.handover.processes(devices.values()).await.map_err(|error| error.to_string())?;
+        let requested = [id.clone()];
+        let refused = agent.handover.refuse(&devices, &inventory, &BTreeMap::new(), &requested);
+        refused.map_err(|refusal| refusal.to_string())
+    };
+    assert_eq!((check(&first).await, check(&second).await), (Ok(()), Ok(())));
+    // no scan has seen it yet
+    sim.store.change(|machine, _| machine.set_lost(1, true)).unwrap();
+    for _ in 0..2 {
+        assert_eq!(check(&first).await, Ok(()));
+        let refusal = check(&second).await.unwrap_err();
+        assert!(refusal.contains("GPU is lost"), "{refusal}");
+    }
+    sim.store.change(|machine, _| machine.set_lost(1, false)).unwrap();
+    assert_eq!(check(&second).await, Ok(()));
 }
 
 #[tokio::test]

@@ -11,6 +11,8 @@ use crate::{
 
 const DOUBLE_BIT_ECC: u64 = 1 << 1;
 const XID: u64 = 1 << 3;
+/// Codes of one GPU alone: the others report their faults.
+const LEFT_OUT: [u32; 3] = [code::NOT_SUPPORTED, code::FUNCTION_NOT_FOUND, code::GPU_IS_LOST];
 
 /// A fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,15 +41,15 @@ pub struct EventSet<'n> {
 }
 
 impl<'n> EventSet<'n> {
-    /// Subscribes to the faults of these GPUs; one that supports no fault events is left out.
+    /// Subscribes to the faults of these GPUs; one that supports no fault events, or that is lost, is left out.
     pub fn new(nvml: &'n Nvml, gpus: &[Gpu<'n>]) -> Result<Self, NvmlFailure> {
         let set = output(null_mut(), |set| call!(nvml, nvmlEventSetCreate(set)))?;
         let this = Self { nvml, set };
         for gpu in gpus {
             let supported = output(0, |types| call!(nvml, nvmlDeviceGetSupportedEventTypes(gpu.handle, types)));
-            let wanted = NvmlFailure::optional(supported)?.unwrap_or(0) & (DOUBLE_BIT_ECC | XID);
+            let wanted = NvmlFailure::none_for(&LEFT_OUT, supported)?.unwrap_or(0) & (DOUBLE_BIT_ECC | XID);
             if wanted != 0 {
-                NvmlFailure::optional(call!(nvml, nvmlDeviceRegisterEvents(gpu.handle, wanted, set)))?;
+                NvmlFailure::none_for(&LEFT_OUT, call!(nvml, nvmlDeviceRegisterEvents(gpu.handle, wanted, set)))?;
             }
         }
         Ok(this)

@@ -31,6 +31,8 @@ pub(super) struct Reader<'n> {
     driver_version: String,
     cuda_version: String,
     memory_scrub: MemoryScrub,
+    /// The library was just opened: a lost GPU may have left its list, and the indices of others are new.
+    opened: bool,
     events: Option<EventSet<'n>>,
     boards: Vec<Arc<ObservedBoard>>,
     /// Compute profiles within an instance, by GPU and profile id; constant for a board.
@@ -46,6 +48,7 @@ impl<'n> Reader<'n> {
             driver_version: session.nvml.driver_version()?,
             cuda_version: session.nvml.cuda_version()?,
             memory_scrub: memory_scrub::read(session.paths, session.driver_root),
+            opened: true,
             events: None,
             boards: Vec::new(),
             compute_profiles: BTreeMap::new(),
@@ -56,6 +59,7 @@ impl<'n> Reader<'n> {
 
     /// Fails if the library does not answer. A single GPU that does not answer keeps its last state, with the failure.
     pub(super) fn read(&mut self, scan: Scan, recorded: Vec<RecordedFault>) -> Result<Inventory, NvmlFailure> {
+        let scan = if std::mem::take(&mut self.opened) { Scan::Full } else { scan };
         let count = self.session.nvml.gpu_count()?;
         self.history.gpus.retain(|index, _| *index < count);
         self.record_events(count)?;
@@ -107,11 +111,22 @@ impl<'n> Reader<'n> {
         }
         let all_uuids: Vec<String> = self.history.gpus.values().map(|gpu| gpu.uuid.clone()).collect();
         let Some(events) = &self.events else { return Ok(()) };
-        while let Some(event) = events.next(0)? {
-            tracing::warn!(?event, "fault reported by driver");
-            self.history.faults.record(&event, &all_uuids);
+        loop {
+            match events.next(0) {
+                Ok(Some(event)) => {
+                    tracing::warn!(?event, "fault reported by driver");
+                    self.history.faults.record(&event, &all_uuids);
+                }
+                Ok(None) => return Ok(()),
+                // the next scan subscribes without the lost GPU, and reads which one it is
+                Err(failure) if failure.code == code::GPU_IS_LOST => {
+                    tracing::warn!(%failure, "a GPU was lost; subscribing to the faults of the others again");
+                    self.events = None;
+                    return Ok(());
+                }
+                Err(failure) => return Err(failure),
+            }
         }
-        Ok(())
     }
 
     fn gpu(&mut self, index: u32, scan: Scan) -> Result<ObservedGpu, NvmlFailure> {

@@ -1,6 +1,10 @@
 //! The check at each allocation: NVML lists the processes at that moment, and `/proc` those that have an instance's capability file open.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use futures::future::BoxFuture;
 use tokio::sync::Mutex;
@@ -77,6 +81,11 @@ impl HandoverCheck {
         occupied(devices.values(), &Evidence { inventory, owners, origin: &origin }, &requested_last(requested))
     }
 
+    /// Those of `devices` whose processes are not known, because their GPU does not answer: they would be refused.
+    pub fn unknown(devices: &BTreeMap<DeviceId, Device>, inventory: &Inventory) -> BTreeSet<DeviceId> {
+        devices.values().filter(|device| unknown(device, inventory).is_some()).map(|device| device.id.clone()).collect()
+    }
+
     /// Refuses the first of the requested devices that is occupied, or whose processes are not known.
     ///
     /// # Errors
@@ -90,11 +99,7 @@ impl HandoverCheck {
     ) -> Result<(), Refusal> {
         for id in requested {
             let Some(device) = devices.get(id) else { return Err(Refusal::NotOffered(id.clone())) };
-            let unknown = match inventory.gpu(&device.gpu_uuid) {
-                Some(gpu) => gpu.failure.as_ref().map(ToString::to_string),
-                None => Some("the GPU is not listed".to_owned()),
-            };
-            if let Some(reason) = unknown {
+            if let Some(reason) = unknown(device, inventory) {
                 return Err(Refusal::Unchecked(id.clone(), reason));
             }
         }
@@ -104,5 +109,13 @@ impl HandoverCheck {
             let command = command(&self.origins.proc_root, process.pid);
             Err(Refusal::InUse { id: id.clone(), process: format!("{process} (command {command})") })
         })
+    }
+}
+
+/// Why the processes on a device are not known; `None`: they are.
+fn unknown(device: &Device, inventory: &Inventory) -> Option<String> {
+    match inventory.gpu(&device.gpu_uuid) {
+        Some(gpu) => gpu.failure.as_ref().map(ToString::to_string),
+        None => Some("the GPU is not listed".to_owned()),
     }
 }

@@ -1,6 +1,11 @@
 //! The device plugin service that kubelet calls, one for each resource.
 
-use std::{collections::BTreeMap, pin::Pin, sync::Arc, time::Instant};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    pin::Pin,
+    sync::Arc,
+    time::Instant,
+};
 
 use futures::{Stream, StreamExt};
 use tokio::{sync::watch, time::sleep};
@@ -165,8 +170,12 @@ impl Plugin {
         let owners = self.lookup.owners().await.ok();
         let allocated = self.lookup.allocated(available, owners.as_ref());
         let owners = owners.unwrap_or_default();
-        let occupied = inventory.map(|inventory| self.handover.occupied(&devices, &inventory, &owners, &[]));
-        let occupied = occupied.unwrap_or_default().into_keys().collect();
+        let occupied = inventory.map(|inventory| {
+            let occupied = self.handover.occupied(&devices, &inventory, &owners, &[]).into_keys();
+            // a GPU that was lost just now: kubelet gets its devices as unhealthy after the next scan
+            occupied.chain(HandoverCheck::unknown(&devices, &inventory)).collect()
+        });
+        let occupied: BTreeSet<DeviceId> = occupied.unwrap_or_default();
         let mut candidates = self.lookup.journal.candidates(available, &allocated, &occupied);
         if available.iter().filter_map(|id| devices.get(id)).any(|device| mps::share::mps_share(device).is_some()) {
             let requests = self.requests.borrow();
