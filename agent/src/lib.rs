@@ -2,7 +2,8 @@
 //!
 //! [`gpu`] reads and changes GPUs through NVML, [`partition`] decides how, [`kubelet`] advertises the devices, [`handover`] keeps devices
 //! from containers while other pods use them, [`enforcement`] limits the memory of shares, [`audit`] compares what they use with their
-//! limits, [`attribution`] finds the container of each GPU process, [`unserved`] reports containers that
+//! limits, [`attribution`] finds the container of each GPU process, [`warm_up`] states when an empty
+//! answer of each of these sources is believed, [`unserved`] reports containers that
 //! cannot be limited, [`environment`] checks the variables of tenants' containers, and [`report`] writes `GpuNode.status`.
 
 pub mod args;
@@ -31,6 +32,7 @@ pub mod run;
 pub mod seen_pods;
 mod series;
 pub mod unserved;
+pub mod warm_up;
 
 /// Backoff of a failed watch. Thousands of agents return to an API server that restarts, hence up to 10 s.
 fn watch_backoff() -> kube::runtime::watcher::ExponentialBackoff {

@@ -21,7 +21,7 @@ use crate::{
     args::Args,
     attribution::{Attributed, Attributor, tenants},
     audit::{Auditor, Bypasses},
-    device::{Device, DeviceOwner, DeviceView, DriverLimits, KubeletView},
+    device::{Device, DeviceOwner, DeviceView, DriverLimits, KubeletView, Owners},
     enforcement::{
         Arbitration, OtherLimits, PodCompute, Resizer, SHARES, ShareSizes,
         driver::{Cgroups, DriverLimiter},
@@ -39,6 +39,7 @@ use crate::{
     kubelet::{
         self,
         config::{Allocation, MemoryLimits},
+        owner_lookup::OwnerLookup,
         requests::PodRequests,
         runtime_classes::{self, RuntimeClasses},
         sandbox::Sandboxes,
@@ -60,6 +61,7 @@ use crate::{
     rights,
     seen_pods::SeenPods,
     unserved,
+    warm_up::WarmUp,
 };
 
 /// Interval of scans when nothing is expected to change.
@@ -137,13 +139,14 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let logs = args.plugin.host_root.join(LOGS);
     let origins = Origins { proc_root: "/proc".into(), logs, pods: seen.clone() };
     let processes = process_policy(&args, &origins, &metrics);
+    let warm_up = WarmUp::default();
     let publish = event::publish(Publisher::new(client.clone(), "gputenancy.io/agent", node_name));
     let mps = Mps::new(Host {
         root: args.plugin.mps_dir.clone(),
         proc_root: origins.proc_root.clone(),
         cgroup_root: CGROUPS.into(),
         inventory: inventory(channels.state.subscribe()),
-        owners: host::owners(PodResources::at(&args.plugin.pod_resources_socket())),
+        owners: mps_owners(&args, &channels, &warm_up),
         tenant: host::tenant(client.clone()),
         set_exclusive: host::set_exclusive(nvml.clone()),
         publish: publish.clone(),
@@ -169,6 +172,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         &client,
         &channels,
         (handover, mps.clone(), &seen, sandboxes.clone()),
+        (&warm_up, &boot_id),
         metrics.clone(),
         stop.clone(),
     );
@@ -185,7 +189,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         () = limit(limiter, &channels) => {}
         () = resizer.run(&channels.sizes) => {}
         () = arbitrate(arbitration) => {}
-        () = check_environments(&args, &client, &channels, &metrics) => {}
+        () = check_environments(&args, &client, &channels, (&warm_up, &metrics)) => {}
         () = stop_overdue(&args, &client, &channels, (&metrics, &publish)) => {}
         () = rights::keep(asking, refused, lacks, metrics.clone()) => {}
         served = endpoints::serve(args.http, health, stop.clone()) => served?,
@@ -200,6 +204,15 @@ pub async fn run(args: Args) -> Result<(), Error> {
     // last: the plugin lowers the node's allocatable, which is more urgent
     writer.write_stopped(Timestamp::now()).await;
     Ok(())
+}
+
+/// Owners of MPS shares, as kubelet reports them now, with those that it has forgotten.
+fn mps_owners(args: &Args, channels: &Channels, warm_up: &WarmUp) -> host::Call<(), Owners> {
+    let lookup = OwnerLookup::new(&args.plugin, channels.requests.subscribe(), warm_up.clone());
+    host::owners(move || {
+        let lookup = lookup.clone();
+        async move { lookup.owners().await }
+    })
 }
 
 /// Driver and boards, as NVML reported them last.
@@ -476,6 +489,7 @@ async fn plugin(
     client: &Client,
     channels: &Channels,
     (handover, mps, seen, sandboxes): (HandoverCheck, Mps, &SeenPods, Option<Sandboxes>),
+    (warm_up, boot_id): (&WarmUp, &str),
     metrics: Metrics,
     stop: CancellationToken,
 ) {
@@ -491,9 +505,19 @@ async fn plugin(
         mps: Some(mps),
         driver_limits: channels.driver_limits.subscribe(),
         sandboxes,
+        warm_up: warm_up.clone(),
+    };
+    let serving = async {
+        // nothing is withdrawn, and no allocatable is lowered, before the owners are known that an earlier run has reported
+        let mut watched = channels.watched.subscribe();
+        let known = watched.wait_for(|watched| watched.desired.is_some());
+        let Some(Ok(known)) = stop.run_until_cancelled(known).await else { return };
+        warm_up.own_status(known.first_status.as_ref(), boot_id);
+        drop(known);
+        kubelet::run(args.plugin.clone(), driver_root.host, client.clone(), exchange, metrics, stop.clone()).await;
     };
     tokio::select! {
-        () = kubelet::run(args.plugin.clone(), driver_root.host, client.clone(), exchange, metrics, stop) => {}
+        () = serving => {}
         () = watch_pods(args, client, channels, seen) => {}
     }
 }
@@ -506,13 +530,18 @@ async fn watch_pods(args: &Args, client: &Client, channels: &Channels, seen: &Se
 }
 
 /// Checks the variables of containers, if enabled.
-async fn check_environments(args: &Args, client: &Client, channels: &Channels, metrics: &Metrics) {
+async fn check_environments(
+    args: &Args,
+    client: &Client,
+    channels: &Channels,
+    (warm_up, metrics): (&WarmUp, &Metrics),
+) {
     let Some(enforcement) = args.hidden_variables else { return std::future::pending().await };
     let checker = EnvironmentChecker {
         enforcement,
         capabilities: args.driver_capabilities.clone(),
         runtime: runtime(args),
-        pod_resources: args.plugin.pod_resources_socket(),
+        lookup: OwnerLookup::new(&args.plugin, channels.requests.subscribe(), warm_up.clone()),
         view: channels.view.subscribe(),
         client: client.clone(),
         publisher: Publisher::new(client.clone(), "gputenancy.io/agent", &args.plugin.node_name),

@@ -1,6 +1,9 @@
 //! Checks each container with `envFrom` once, publishes violations, and stops the container if configured.
 
-use std::{collections::BTreeSet, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 
 use futures::future::join_all;
 use gputenancy_crds::{GpuGrant, names};
@@ -16,7 +19,7 @@ use super::{
 };
 use crate::{
     device::{DeviceId, DeviceOwner, DeviceView},
-    grpc::pod_resources::PodResources,
+    kubelet::owner_lookup::OwnerLookup,
     metrics::Metrics,
 };
 
@@ -36,8 +39,8 @@ pub struct EnvironmentChecker {
     pub capabilities: Vec<String>,
     /// The container runtime.
     pub runtime: Runtime,
-    /// The socket of kubelet's pod resources API.
-    pub pod_resources: PathBuf,
+    /// Owners of devices.
+    pub lookup: OwnerLookup,
     /// The devices of this node.
     pub view: watch::Receiver<DeviceView>,
     /// The API server.
@@ -141,10 +144,15 @@ impl EnvironmentChecker {
     async fn devices(&self, container: &EnvFromContainer) -> Result<BTreeSet<String>, Error> {
         let EnvFromContainer { namespace, pod, name, .. } = container.clone();
         let owner = DeviceOwner { namespace, pod, container: name };
-        let owners = PodResources::at(&self.pod_resources).owners(names::is_device_resource).await;
+        let owners = self.lookup.owners().await;
         let owners = owners.map_err(|status| format!("kubelet's pod resources API: {}", status.message()))?;
         let view = self.view.borrow();
-        Ok(owners.iter().filter(|(_, other)| **other == owner).map(|(id, _)| uuid(id, &view)).collect())
+        let devices: BTreeSet<String> =
+            owners.iter().filter(|(_, other)| **other == owner).map(|(id, _)| uuid(id, &view)).collect();
+        if devices.is_empty() && !self.lookup.warm_up.kubelet_is_warm(Instant::now()) {
+            return Err("kubelet has just started, and does not list the container's devices yet".into());
+        }
+        Ok(devices)
     }
 
     /// The namespace is a tenant's, and the pod was created under the tenant's policies, not before the grant.

@@ -14,6 +14,12 @@ pub fn identity(path: &Path) -> Option<Identity> {
     Some(Identity(meta.ino(), meta.ctime(), meta.ctime_nsec()))
 }
 
+/// How long ago a file was created or replaced; zero if that is in the future of the clock.
+pub fn age(path: &Path) -> Option<Duration> {
+    let changed = std::fs::metadata(path).ok()?.modified().ok()?;
+    Some(changed.elapsed().unwrap_or_default())
+}
+
 /// The server at a socket. Connecting and each call have this limit.
 pub fn endpoint(path: &Path, timeout: Duration) -> Endpoint {
     let endpoint = Endpoint::from_shared(format!("unix:{}", path.display()));

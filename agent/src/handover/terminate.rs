@@ -16,6 +16,7 @@ use crate::{
     gpu::process_origin::{Origin, Origins, start_time},
     grpc::pod_resources::PodResources,
     metrics::Metrics,
+    warm_up::are_pods,
 };
 
 /// What happens to processes that occupy a withdrawn device.
@@ -57,7 +58,11 @@ impl Terminator {
             return Vec::new();
         }
         let pods = match self.pod_resources.pods().await {
-            Ok(pods) => pods,
+            Ok(pods) if are_pods(&pods) => pods,
+            Ok(_) => {
+                tracing::debug!("kubelet lists no pod yet: no unattributed process is ended");
+                return Vec::new();
+            }
             Err(status) => {
                 tracing::debug!(%status, "kubelet does not list its pods: no unattributed process is ended");
                 return Vec::new();

@@ -74,6 +74,9 @@ pub struct Observation<'a> {
     /// The agent is about to stop. All devices are listed as unhealthy, also those in use: without a plugin, the device of a pod that
     /// ends would be allocated to a pod that fails. kubelet does the same when the plugin ends, and running pods continue.
     pub stopping: bool,
+    /// Kubelet is down, or has started so recently that it may admit the node's pods again, which fails the pods that the node's allocatable has no
+    /// room for: see [`crate::warm_up`].
+    pub readmits: bool,
     /// See [`propagation`].
     pub propagation: Duration,
     /// The current time.
@@ -216,10 +219,18 @@ fn abandoned(served: &BTreeSet<&String>, seen: &Observation<'_>) -> Counts {
     let (Some(node), Some(kubelet)) = (seen.node, seen.kubelet) else { return Counts::new() };
     let excess = node.iter().filter_map(|(resource, count)| {
         let listed = kubelet.get(resource).map_or(0, |ids| ids.len() as u64);
-        (is_device_resource(resource) && !served.contains(resource) && *count > listed)
-            .then(|| (resource.clone(), listed))
+        let least = listed.max(readmitted(resource, *count, seen));
+        (is_device_resource(resource) && !served.contains(resource) && *count > least)
+            .then(|| (resource.clone(), least))
     });
     excess.collect()
+}
+
+/// Devices of a resource that a kubelet must find in the node's allocatable while it admits the node's pods again; all of `node` while it is not known
+/// what they request.
+fn readmitted(resource: &str, node: u64, seen: &Observation<'_>) -> u64 {
+    let requested = seen.requested.map_or(node, |counts| counts.get(resource).copied().unwrap_or(0));
+    if seen.readmits { requested } else { 0 }
 }
 
 /// One resource in a step.
@@ -235,6 +246,8 @@ struct Resource<'a> {
     /// Devices that kubelet may still list here.
     withdrawn: BTreeMap<DeviceId, Withdrawal>,
     requested: Option<u64>,
+    /// See [`readmitted`].
+    readmitted: u64,
     in_flight: Option<InFlight>,
     now: Instant,
     propagation: Duration,
@@ -261,6 +274,7 @@ impl<'a> Resource<'a> {
             node: seen.node.map(count),
             withdrawn: withdrawn.iter().filter_map(update).collect(),
             requested: seen.requested.map(count),
+            readmitted: readmitted(name, seen.node.map_or(0, count), seen),
             in_flight: seen.in_flight.get(name).copied(),
             now: seen.now,
             propagation: seen.propagation,
@@ -281,7 +295,7 @@ impl<'a> Resource<'a> {
     }
 
     fn correction(&self, full: Option<Instant>, high: Option<Instant>) -> Option<u64> {
-        let (target, node) = (self.target()?, self.node?);
+        let (target, node) = (self.target()?.max(self.readmitted), self.node?);
         if node <= target || !self.watched {
             return (node != target).then_some(target);
         }
@@ -347,7 +361,7 @@ impl<'a> Resource<'a> {
     fn is_drained(&self) -> bool {
         let published = self.watched && !healthy(self.published).is_empty();
         let listed = self.watched && self.kubelet.as_ref().is_some_and(|listed| !listed.is_empty());
-        self.node == Some(0) && !published && !listed
+        self.node.is_some_and(|node| node <= self.readmitted) && !published && !listed
     }
 
     /// kubelet watches the published list and has another one.

@@ -1,5 +1,6 @@
 //! The rules of allocation against every order of events: pods that start, end or are deleted with force, kubelet that forgets an
-//! allocation, restarts of the agent, time. No device is used by two pods, and no share is handed out twice.
+//! allocation, restarts of the agent and of kubelet with and without its checkpoint, sources that answer with nothing because they have just
+//! started, time. No device is used by two pods, no share is handed out twice, and no device of a running pod is withdrawn.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,10 +9,15 @@ use std::{
 
 use proptest::{prelude::*, sample::Index};
 
-use super::{device_list::device_lists, journal::AllocationJournal, owner_lookup::without_owner, preferred};
+use super::{
+    device_list::{DeviceList, device_lists},
+    journal::AllocationJournal,
+    owner_lookup::without_owner,
+    preferred,
+};
 use crate::{
     device::{Device, DeviceId, DeviceView, Owners},
-    gpu::Connections,
+    gpu::{Connections, Inventory},
     handover::{
         Withdrawal,
         occupied::{
@@ -20,6 +26,8 @@ use crate::{
         },
         withdrawal::{Processes, UNREPORTED_OWNER},
     },
+    seen_pods::PodName,
+    warm_up::{DevicePods, WarmUp, absent},
 };
 
 /// Resource of all devices.
@@ -35,13 +43,21 @@ enum Event {
     Start(Index),
     /// A pod ends, and kubelet forgets it.
     End(Index),
-    /// Kubelet forgets a pod and its process runs on: deleted with force, or kubernetes/kubernetes#137534.
+    /// A pod is deleted with force, and its process runs on.
     Forget(Index),
+    /// Kubelet forgets the device of a pod that runs: kubernetes/kubernetes#137534.
+    Drop(Index),
+    /// Kubelet restarts: it reports no owners until it is ready, and without its checkpoint those of before never again.
+    RestartKubelet { checkpoint: bool },
+    /// Kubelet, the API server and NVML have answered completely.
+    Ready,
+    /// The driver is loaded again: NVML lists no GPU until it is ready.
+    ReloadDriver,
     /// A forgotten process ends.
     Kill(Index),
     /// The agent reads all processes and publishes its lists.
     Scan,
-    /// The agent restarts, without its memory.
+    /// The agent restarts, without its memory: it has not listed the pods yet.
     Restart,
     /// So many seconds pass.
     Wait(u64),
@@ -52,7 +68,11 @@ fn event() -> impl Strategy<Value = Event> {
         6 => proptest::option::of(any::<Index>()).prop_map(Event::Allocate),
         5 => any::<Index>().prop_map(Event::Start),
         2 => any::<Index>().prop_map(Event::End),
-        3 => any::<Index>().prop_map(Event::Forget),
+        2 => any::<Index>().prop_map(Event::Forget),
+        1 => any::<Index>().prop_map(Event::Drop),
+        2 => any::<bool>().prop_map(|checkpoint| Event::RestartKubelet { checkpoint }),
+        4 => Just(Event::Ready),
+        1 => Just(Event::ReloadDriver),
         2 => any::<Index>().prop_map(Event::Kill),
         6 => Just(Event::Scan),
         1 => Just(Event::Restart),
@@ -77,10 +97,38 @@ struct Node {
     // agent
     journal: AllocationJournal,
     withdrawal: Withdrawal,
-    // kubelet: pods by device
+    warm_up: WarmUp,
+    /// The agent has listed the pods.
+    listed: bool,
+    /// Owners in its status.
+    reported: Owners,
+    // kubelet: pods by device, as it knows them
+    known: BTreeMap<DeviceId, u32>,
+    /// It has read its checkpoint and its pods.
+    ready: bool,
+    // API server: pods with their device
     owners: BTreeMap<DeviceId, u32>,
-    // driver: devices by process
+    // driver: devices by process, and whether it lists its GPU
     running: BTreeMap<u32, DeviceId>,
+    loaded: bool,
+}
+
+/// Pods that have one device each.
+struct Pods<'a>(&'a BTreeMap<DeviceId, u32>);
+
+impl DevicePods for Pods<'_> {
+    fn uid(&self, pod: &PodName) -> Option<&str> {
+        // the name has the id of the process, which no other pod gets
+        self.0.values().any(|pid| pod.1 == format!("p{pid}")).then_some("uid")
+    }
+
+    fn amount(&self, pod: &PodName) -> u64 {
+        u64::from(self.uid(pod).is_some())
+    }
+
+    fn is_admitted(&self, pod: &PodName) -> bool {
+        self.uid(pod).is_some()
+    }
 }
 
 impl Node {
@@ -91,15 +139,28 @@ impl Node {
             devices,
             journal: AllocationJournal::default(),
             withdrawal: Withdrawal::default(),
+            warm_up: WarmUp::default(),
+            listed: true,
+            reported: Owners::new(),
+            known: BTreeMap::new(),
+            ready: true,
             owners: BTreeMap::new(),
             running: BTreeMap::new(),
+            loaded: true,
         };
         node.scan();
         node
     }
 
-    fn kubelet_owners(&self) -> Owners {
-        self.owners.iter().map(|(id, pid)| (id.clone(), container(&format!("p{pid}")))).collect()
+    /// Kubelet's answer as the agent believes it.
+    fn believed_owners(&self) -> Owners {
+        let owner = |(id, pid): (&DeviceId, &u32)| (id.clone(), container(&format!("p{pid}")));
+        let answer = self.known.iter().filter(|_| self.ready).map(owner).collect();
+        self.warm_up.owners(answer, self.listed.then_some(&Pods(&self.owners)), self.now)
+    }
+
+    fn inventory(&self) -> Inventory {
+        if self.loaded { inventory(&self.processes()) } else { Inventory::default() }
     }
 
     fn processes(&self) -> Vec<(u32, Option<u32>)> {
@@ -108,25 +169,31 @@ impl Node {
     }
 
     fn scan(&mut self) {
-        let (mut devices, owners) = (self.devices.clone(), self.kubelet_owners());
+        let (inventory, owners) = (self.inventory(), self.believed_owners());
+        let before: Vec<Device> = self.journal.devices().into_values().collect();
+        let listed = self.devices.iter().filter(|device| inventory.gpu(&device.gpu_uuid).is_some()).cloned();
+        let mut devices: Vec<Device> = listed.chain(absent(&before, &inventory, Some(&owners))).collect();
         let processes = Processes { origin: &origin, start: &|pid| Some(pid.into()) };
-        self.withdrawal.cordon(&mut devices, &inventory(&self.processes()), &owners, &processes, self.now);
+        self.withdrawal.cordon(&mut devices, &inventory, &owners, &processes, self.now);
         self.journal.set_devices(&devices);
         let view = DeviceView { devices, ..DeviceView::default() };
-        self.journal.publish(R, device_lists(&view).get(R).unwrap());
-        self.journal.confirm(owners.into_keys().collect(), self.now, self.now);
+        self.journal.publish(R, device_lists(&view).get(R).unwrap_or(&DeviceList::new()));
+        self.journal.confirm(owners.keys().cloned().collect(), self.now, self.now);
         self.journal.end_withdrawal();
+        self.reported = owners;
     }
 
     /// As kubelet and the plugin do it; true if a pod got a device.
     fn allocate(&mut self, any: Option<Index>) -> bool {
-        let owners = self.kubelet_owners();
+        let owners = self.believed_owners();
         let listed = self.journal.published().remove(R).unwrap_or_default();
-        let free: Vec<DeviceId> = listed.into_keys().filter(|id| !owners.contains_key(id)).collect();
-        if free.is_empty() {
+        let healthy = listed.into_iter().filter(|(_, device)| device.healthy).map(|(id, _)| id);
+        let free: Vec<DeviceId> = healthy.filter(|id| !self.known.contains_key(id)).collect();
+        // kubelet admits no new pod before it is ready
+        if free.is_empty() || !self.ready || !self.loaded {
             return false;
         }
-        let (all, inventory) = (self.journal.devices(), inventory(&self.processes()));
+        let (all, inventory) = (self.journal.devices(), self.inventory());
         let evidence = Evidence { inventory: &inventory, owners: &owners, origin: &origin };
         let users = |requested: &[DeviceId]| occupied(all.values(), &evidence, &requested_last(requested));
         let allocated = owners.keys().cloned().collect();
@@ -141,6 +208,7 @@ impl Node {
         }
         let before = self.owners.insert(chosen[0].clone(), self.next);
         assert_eq!(before, None, "{} has an owner", chosen[0]);
+        self.known.insert(chosen[0].clone(), self.next);
         self.next += 1;
         true
     }
@@ -162,12 +230,33 @@ impl Node {
             Event::End(index) => {
                 if let Some((id, pid)) = self.pod(*index) {
                     self.owners.remove(&id);
+                    self.known.remove(&id);
                     self.running.remove(&pid);
                 }
             }
             Event::Forget(index) => {
-                self.pod(*index).and_then(|(id, _)| self.owners.remove(&id));
+                if let Some((id, _)) = self.pod(*index) {
+                    self.owners.remove(&id);
+                    self.known.remove(&id);
+                }
             }
+            Event::Drop(index) => {
+                self.scan();
+                self.pod(*index).and_then(|(id, _)| self.known.remove(&id));
+            }
+            Event::RestartKubelet { checkpoint } => {
+                // the agent queries kubelet each 100 ms while a pod starts
+                self.scan();
+                self.ready = false;
+                if !checkpoint {
+                    self.known.clear();
+                }
+            }
+            Event::ReloadDriver => {
+                self.running.clear();
+                self.loaded = false;
+            }
+            Event::Ready => (self.ready, self.listed, self.loaded) = (true, true, true),
             Event::Kill(index) => {
                 let forgotten = self.forgotten();
                 if !forgotten.is_empty() {
@@ -178,6 +267,8 @@ impl Node {
             Event::Restart => {
                 self.journal = AllocationJournal::default();
                 self.withdrawal = Withdrawal::default();
+                (self.warm_up, self.listed) = (WarmUp::default(), false);
+                self.warm_up.recall(std::mem::take(&mut self.reported));
                 self.scan();
             }
             Event::Wait(seconds) => self.now += Duration::from_secs(*seconds),
@@ -192,6 +283,19 @@ impl Node {
             users.entry(id.uuid()).or_default().insert(pid);
         }
         users
+    }
+
+    /// The agent lists the devices of all pods that it has seen and that exist, as healthy unless NVML does not list their GPU. A new agent knows no device of
+    /// a GPU that NVML does not list.
+    fn keeps_devices(&self) -> Result<(), TestCaseError> {
+        let (published, devices) = (self.journal.published(), self.journal.devices());
+        for (id, pid) in self.owners.iter().filter(|(id, _)| self.reported.contains_key(*id)) {
+            let listed = published.get(R).and_then(|list| list.get(id));
+            if self.loaded || devices.contains_key(id) {
+                prop_assert!(listed.is_some_and(|device| device.healthy == self.loaded), "{id} of p{pid}: {listed:?}");
+            }
+        }
+        Ok(())
     }
 
     fn check(&self) -> Result<(), TestCaseError> {
@@ -216,12 +320,27 @@ proptest! {
             node.check()?;
         }
         // once all have ended, every device can be allocated again
+        node.apply(&Event::Ready);
         node.owners.clear();
+        node.known.clear();
         node.running.clear();
         node.scan();
         node.now += UNREPORTED_OWNER;
         node.scan();
         let again = (0..count).filter(|_| node.allocate(None)).count();
         prop_assert_eq!(again, count);
+    }
+
+    #[test]
+    fn empty_answers_of_any_source_withdraw_no_device_of_a_running_pod(
+        devices in devices(),
+        events in proptest::collection::vec(event(), 1..60),
+    ) {
+        let mut node = Node::new(devices);
+        for event in &events {
+            node.apply(event);
+            node.scan();
+            node.keeps_devices()?;
+        }
     }
 }

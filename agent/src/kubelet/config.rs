@@ -73,6 +73,11 @@ impl Config {
         self.kubelet_dir.join("device-plugins")
     }
 
+    /// The socket at which kubelet registers device plugins; it creates it when it starts.
+    pub fn kubelet_socket(&self) -> PathBuf {
+        self.plugin_dir().join("kubelet.sock")
+    }
+
     /// The socket of kubelet's pod resources API.
     pub fn pod_resources_socket(&self) -> PathBuf {
         self.kubelet_dir.join("pod-resources/kubelet.sock")

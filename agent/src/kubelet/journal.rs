@@ -10,9 +10,7 @@ use gputenancy_crds::AllocationPolicy;
 
 use super::{
     device_list::{DeviceList, DeviceLists},
-    former_owners::FormerOwners,
     preferred::Candidate,
-    requests::PodRequests,
 };
 use crate::{
     device::{Device, DeviceId, Owners},
@@ -40,8 +38,6 @@ struct Entries {
     owned: BTreeSet<DeviceId>,
     /// Which GPU a pod gets devices of.
     policy: AllocationPolicy,
-    /// Owners that kubelet has reported.
-    former: FormerOwners,
 }
 
 impl AllocationJournal {
@@ -121,11 +117,6 @@ impl AllocationJournal {
             }
         }
         owners
-    }
-
-    /// Kubelet's answer, with the owners that it has forgotten while their pods run.
-    pub fn complete_owners(&self, answer: Owners, pods: Option<&PodRequests>) -> Owners {
-        self.entries().former.complete(answer, pods)
     }
 
     /// Those of these devices that are allocated or have an owner.

@@ -35,11 +35,12 @@ use super::{
 use crate::{
     device::{Device, DeviceId, DeviceView, DriverLimits, KubeletView, Limiters, OtherLimiter, Owners, ShimState},
     enforcement::{Library, ShareFiles, install, means_of, other_limiter},
-    grpc::pod_resources::{ByResource, PodResources},
+    grpc::{pod_resources::ByResource, uds},
     handover::HandoverCheck,
     metrics::Metrics,
     mps::Mps,
     send_if_changed,
+    warm_up::WarmUp,
 };
 
 /// Events within this time are one reconcile.
@@ -66,6 +67,8 @@ pub struct Channels {
     pub driver_limits: watch::Receiver<DriverLimits>,
     /// Which pods run in a sandbox.
     pub sandboxes: Option<Sandboxes>,
+    /// Which answers of kubelet are believed.
+    pub warm_up: WarmUp,
 }
 
 /// Serves kubelet until `stop`, then lowers allocatable to zero and returns. `driver_root` is the driver's root on the host.
@@ -183,14 +186,13 @@ impl<'a> Manager<'a> {
         channels: Channels,
         metrics: Metrics,
     ) -> Self {
-        let pod_resources = PodResources::at(&config.pod_resources_socket());
-        let requests = channels.requests.clone();
+        let lookup = OwnerLookup::new(&config, channels.requests.clone(), channels.warm_up.clone());
         Self {
             driver_root,
             node,
             channels,
             allocatable: node.latest(),
-            lookup: OwnerLookup { journal: Arc::default(), pod_resources, requests },
+            lookup,
             wake: Arc::default(),
             metrics,
             stop: CancellationToken::new(),
@@ -325,6 +327,7 @@ impl<'a> Manager<'a> {
             requested: requested.as_ref(),
             in_flight: &self.in_flight(),
             stopping,
+            readmits: observed.listed.is_none() || !self.channels.warm_up.kubelet_is_warm(Instant::now()),
             propagation: self.propagation,
             now: Instant::now(),
         };
@@ -417,8 +420,17 @@ impl<'a> Manager<'a> {
         }
     }
 
+    /// Notices a kubelet that has started.
+    fn observe_kubelet(&self) {
+        let socket = self.config.kubelet_socket();
+        if let (Some(identity), Some(age)) = (uds::identity(&socket), uds::age(&socket)) {
+            self.channels.warm_up.kubelet_socket(identity, age, Instant::now());
+        }
+    }
+
     /// Queries the owners, and returns the unconfirmed allocations. If kubelet does not answer, the owners stay.
     async fn update_owners(&mut self) -> Option<BTreeSet<DeviceId>> {
+        self.observe_kubelet();
         let queried = Instant::now();
         let owners = match self.lookup.owners().await {
             Ok(owners) => owners,

@@ -5,17 +5,22 @@
 //! is neither preferred nor allocated again. kubelet is queried each time, because the journal may be older than kubelet's last restart;
 //! what it has forgotten since stays with pods that run.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use gputenancy_crds::names::is_device_resource;
 use tokio::sync::watch;
 use tonic::Status;
 
-use super::{journal::AllocationJournal, requests::PodRequests};
+use super::{config::Config, journal::AllocationJournal, requests::PodRequests};
 use crate::{
     device::{DeviceId, Owners},
     grpc::pod_resources::PodResources,
     refusal::Refusal,
+    warm_up::WarmUp,
 };
 
 /// Attempts before kubelet counts as not answering.
@@ -32,9 +37,17 @@ pub struct OwnerLookup {
     pub pod_resources: PodResources,
     /// Requests of the node's pods; none without the right to read pods.
     pub requests: watch::Receiver<Option<PodRequests>>,
+    /// Which of kubelet's answers are believed.
+    pub warm_up: WarmUp,
 }
 
 impl OwnerLookup {
+    /// A lookup with an empty journal.
+    pub fn new(config: &Config, requests: watch::Receiver<Option<PodRequests>>, warm_up: WarmUp) -> Self {
+        let pod_resources = PodResources::at(&config.pod_resources_socket());
+        Self { journal: Arc::default(), pod_resources, requests, warm_up }
+    }
+
     /// The devices that containers have; of `ids` those in the journal if kubelet does not answer.
     pub fn allocated(&self, ids: &[DeviceId], owners: Option<&Owners>) -> BTreeSet<DeviceId> {
         owners.map_or_else(|| self.journal.allocated(ids), |owners| owners.keys().cloned().collect())
@@ -62,8 +75,9 @@ impl OwnerLookup {
 
     /// The owner of each device, as kubelet reports it, and of devices that it has forgotten while their pods run.
     pub async fn owners(&self) -> Result<Owners, Status> {
-        let answer = self.journal.resolve_legacy_ids(self.pod_resources.owners(is_device_resource).await?);
-        Ok(self.journal.complete_owners(answer, self.requests.borrow().as_ref()))
+        let answer = self.pod_resources.owners(is_device_resource).await?;
+        let all = self.warm_up.owners(answer, self.requests.borrow().as_ref(), Instant::now());
+        Ok(self.journal.resolve_legacy_ids(all))
     }
 }
 

@@ -8,7 +8,10 @@ use std::{
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
 
 use super::allocatable::{Counts, InFlight, InFlightPods, managed_counts};
-use crate::device::{DeviceOwner, Owners};
+use crate::{
+    device::{DeviceOwner, Owners},
+    warm_up::DevicePods,
+};
 
 pub use crate::seen_pods::{PodName, pod_name};
 
@@ -50,16 +53,6 @@ impl PodRequests {
     pub fn waiting<'a>(&self, resource: &str, owners: impl IntoIterator<Item = &'a DeviceOwner>) -> BTreeSet<String> {
         let waiting = self.without_device(owners).filter(|(_, request)| request.counts.contains_key(resource));
         waiting.map(|((namespace, _), _)| namespace.clone()).collect()
-    }
-
-    /// UID of a pod; `None` for one that requests no device.
-    pub fn uid(&self, pod: &PodName) -> Option<&str> {
-        Some(self.0.get(pod)?.uid.as_str())
-    }
-
-    /// Number of devices that a pod requests, of all resources.
-    pub fn amount(&self, pod: &PodName) -> u64 {
-        self.0.get(pod).map_or(0, |request| request.counts.values().sum())
     }
 
     /// Name of the `RuntimeClass` of a pod; `None` for a pod without one, or that requests no device.
@@ -108,6 +101,20 @@ impl PodRequests {
     /// Removes a pod; true if it was recorded.
     pub fn delete(&mut self, pod: &Pod) -> bool {
         self.0.remove(&pod_name(pod)).is_some()
+    }
+}
+
+impl DevicePods for PodRequests {
+    fn uid(&self, pod: &PodName) -> Option<&str> {
+        Some(self.0.get(pod)?.uid.as_str())
+    }
+
+    fn amount(&self, pod: &PodName) -> u64 {
+        self.0.get(pod).map_or(0, |request| request.counts.values().sum())
+    }
+
+    fn is_admitted(&self, pod: &PodName) -> bool {
+        self.0.get(pod).is_some_and(|request| request.admitted)
     }
 }
 

@@ -71,7 +71,7 @@ pub async fn serve(plugin: Plugin, register: Arc<Notify>) {
 /// From one registration to the loss of kubelet.
 async fn session(plugin: &Plugin, register: &Notify) -> Result<(), String> {
     let folder = plugin.config.plugin_dir();
-    let kubelet = folder.join("kubelet.sock");
+    let kubelet = plugin.config.kubelet_socket();
     // kubelet empties its folder before it listens, so the plugin's socket stays if it is created after this
     let channel = uds::endpoint(&kubelet, REGISTER_TIMEOUT).connect().await;
     let channel = channel.map_err(|error| format!("connecting to {}: {}", kubelet.display(), chain(&error)))?;

@@ -7,13 +7,13 @@ use gputenancy_crds::{GpuGrant, names, reasons};
 use gputenancy_nvml::ComputeMode;
 use gputenancy_service::events::{EventType, Notice};
 use kube::{Api, Client};
+use tonic::Status;
 
 use super::state::Down;
 use crate::{
     device::{DeviceOwner, Owners},
     event::{self, Publish},
     gpu::{Inventory, NvmlThread, Operation},
-    grpc::pod_resources::PodResources,
 };
 
 /// A function with one argument that waits for something.
@@ -42,12 +42,15 @@ pub struct Host {
     pub node: String,
 }
 
-/// Owners from kubelet's pod resources API.
-pub fn owners(pod_resources: PodResources) -> Call<(), Owners> {
+/// Owners from this query of kubelet's pod resources API.
+pub fn owners<F>(query: impl Fn() -> F + Send + Sync + 'static) -> Call<(), Owners>
+where
+    F: Future<Output = Result<Owners, Status>> + Send + 'static,
+{
     Arc::new(move |()| {
-        let pod_resources = pod_resources.clone();
+        let owners = query();
         Box::pin(async move {
-            let owners = pod_resources.owners(names::is_device_resource).await;
+            let owners = owners.await;
             owners.map_err(|status| format!("kubelet's pod resources API does not answer: {}", status.message()))
         })
     })

@@ -27,6 +27,7 @@ use crate::{
     metrics::Metrics,
     mps::{MpsView, state::mark_unhealthy},
     send_if_changed,
+    warm_up::absent,
 };
 
 type Decisions = BTreeMap<String, PartitionDecision>;
@@ -290,7 +291,9 @@ impl Reconciler {
             let pairs = specs.iter().filter_map(|spec| Some((spec, inventory.gpu(&spec.uuid)?)));
             let all = pairs.flat_map(|(spec, gpu)| devices(spec, gpu));
             let (mut devices, elsewhere): (Vec<Device>, Vec<Device>) = if advertiser.is_agent() {
-                (all.collect(), Vec::new())
+                let before = self.devices.borrow();
+                let absent = absent(&before.devices, &inventory, owners.as_ref());
+                (all.chain(absent).collect(), Vec::new())
             } else {
                 // NVML does not know shares; the plugin serves none of instances
                 (Vec::new(), all.filter(|device| device.share.is_some() && device.mig.is_none()).collect())

@@ -27,6 +27,7 @@ use crate::{
         watchers::ListWatchers,
     },
     metrics::Metrics,
+    warm_up::WarmUp,
 };
 
 const R: &str = "nvidia.com/gpu";
@@ -131,6 +132,7 @@ impl Fixture {
                 journal,
                 pod_resources: PodResources::at(&config.pod_resources_socket()),
                 requests: watch::channel(None).1,
+                warm_up: WarmUp::default(),
             },
             handover: HandoverCheck::new(read, origins),
             mps: None,
@@ -302,6 +304,14 @@ async fn device_is_refused_while_its_processes_are_not_known() {
     let failure =
         gputenancy_nvml::NvmlFailure { call: "nvmlDeviceGetCount_v2", code: 15, message: "GPU is lost".into() };
     fixture.processes.lock().unwrap().as_mut().unwrap().gpus[0].failure = Some(failure);
+    let request = ContainerPreferredAllocationRequest {
+        available_device_i_ds: vec!["GPU-0".to_owned(), "GPU-1".to_owned()],
+        must_include_device_i_ds: Vec::new(),
+        allocation_size: 1,
+    };
+    let request = PreferredAllocationRequest { container_requests: vec![request] };
+    let chosen = kubelet.get_preferred_allocation(request).await.unwrap().into_inner();
+    assert_eq!(chosen.container_responses[0].device_i_ds, ["GPU-1"], "of a GPU that answers");
     assert!(kubelet.allocate(allocate(&["GPU-0"])).await.unwrap_err().message().contains("GPU is lost"));
     assert!(kubelet.allocate(allocate(&["GPU-1"])).await.is_ok(), "the other GPU answers");
     server.stop().await;

@@ -23,6 +23,7 @@ struct Scene {
     requested: Option<Counts>,
     in_flight: InFlightPods,
     stopping: bool,
+    readmits: bool,
     state: State,
     now: Instant,
 }
@@ -38,6 +39,7 @@ impl Scene {
             requested: None,
             in_flight: InFlightPods::new(),
             stopping: false,
+            readmits: false,
             state: State::default(),
             now: Instant::now(),
         }
@@ -69,6 +71,7 @@ impl Scene {
             requested: self.requested.as_ref(),
             in_flight: &self.in_flight,
             stopping: self.stopping,
+            readmits: self.readmits,
             propagation: MIN_PROPAGATION,
             now: self.now,
         };
@@ -109,6 +112,58 @@ fn withdrawal_follows_a_lowered_allocatable_after_the_propagation_time() {
     scene.later(MIN_PROPAGATION / 2);
     assert_eq!(scene.state.due(MIN_PROPAGATION, scene.now), None);
     assert_eq!(scene.step().actions, [Action::Publish(R.to_owned(), list(&[0, 1, 2]))]);
+}
+
+#[test]
+fn allocatable_has_room_for_running_pods_until_a_restarted_kubelet_has_admitted_them_again() {
+    let mut scene = Scene::converged();
+    (scene.readmits, scene.requested) = (true, Some([(R.to_owned(), 3)].into()));
+    scene.watched.clear();
+    assert_eq!(scene.step().actions, [allocatable(3)], "no further pod can be bound");
+    scene.node_counts(3);
+    assert_eq!(scene.step().actions, []);
+    // kubelet without a checkpoint takes the node for a new one
+    scene.node_counts(0);
+    assert_eq!(scene.step().actions, [allocatable(3)]);
+    scene.node_counts(3);
+    // it knows the devices again, one of which is to be withdrawn
+    scene.watched = [R.to_owned()].into();
+    scene.want(&[0, 1]);
+    assert_eq!(scene.step().actions, []);
+    scene.later(IN_FLIGHT_TIMEOUT * 2);
+    assert_eq!(scene.step().actions, [], "however long that takes");
+    scene.readmits = false;
+    assert_eq!(scene.step().actions, [allocatable(2)]);
+}
+
+#[test]
+fn allocatable_stays_while_a_restarted_kubelet_admits_pods_that_are_not_known() {
+    let mut scene = Scene::converged();
+    scene.readmits = true;
+    scene.watched.clear();
+    assert_eq!(scene.step().actions, []);
+    // a resource of an earlier agent
+    (scene.wanted, scene.published) = (DeviceLists::new(), DeviceLists::new());
+    scene.kubelet_lists(&[]);
+    assert_eq!(scene.step().actions, []);
+    scene.requested = Some([(R.to_owned(), 1)].into());
+    assert_eq!(scene.step().actions, [allocatable(1)]);
+    (scene.readmits, scene.requested) = (false, None);
+    assert_eq!(scene.step().actions, [allocatable(0)]);
+}
+
+#[test]
+fn stopping_agent_does_not_wait_for_zero_while_kubelet_admits_running_pods() {
+    let mut scene = Scene::converged();
+    (scene.readmits, scene.stopping, scene.requested) = (true, true, Some([(R.to_owned(), 2)].into()));
+    scene.watched.clear();
+    assert_eq!(scene.step().actions[..1], [allocatable(2)]);
+    scene.node_counts(2);
+    scene.published = [(R.to_owned(), DeviceList::new())].into();
+    scene.wanted.clear();
+    scene.step();
+    scene.later(SHUTDOWN_DELAY);
+    assert!(scene.step().may_exit);
 }
 
 #[test]

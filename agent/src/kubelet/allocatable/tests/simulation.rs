@@ -175,6 +175,7 @@ impl Simulation {
             requested: Some(&requested),
             in_flight: &in_flight,
             stopping,
+            readmits: false,
             propagation: propagation(TICK * u32::try_from(self.delays.scheduler).unwrap() / 3),
             now,
         };
