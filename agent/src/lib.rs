@@ -18,6 +18,7 @@ pub mod gpu;
 pub mod grpc;
 pub mod handover;
 pub mod health;
+pub mod host_folders;
 pub mod incidents;
 pub mod kubelet;
 pub mod metrics;

@@ -35,7 +35,7 @@ use crate::{
     grpc::pod_resources::PodResources,
     handover::{HandoverCheck, Policy, ProcessPolicy, Terminator},
     health::Health,
-    incidents,
+    host_folders, incidents,
     kubelet::{
         self,
         config::{Allocation, MemoryLimits},
@@ -177,6 +177,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
         stop.clone(),
     );
     let mut plugin = std::pin::pin!(serving.fuse());
+    let folders = args.plugin.host_folders();
+    let mut outcome = Ok(());
     tokio::select! {
         () = gpu_node::watch(client.clone(), node_name, &boot_id, &channels.watched) => {}
         () = partition(reconciler, &channels, &heartbeat) => {}
@@ -194,6 +196,11 @@ pub async fn run(args: Args) -> Result<(), Error> {
         () = rights::keep(asking, refused, lacks, metrics.clone()) => {}
         served = endpoints::serve(args.http, health, stop.clone()) => served?,
         () = &mut plugin => {}
+        reason = host_folders::replaced(&folders, &args.plugin.host_root) => {
+            // also before the devices are withdrawn, which takes seconds
+            tracing::error!(reason, "shutting down");
+            outcome = Err(reason.into());
+        }
         () = stop.cancelled() => {}
     }
     // no operation is executed any more, so kubelet's last device list stays correct
@@ -203,7 +210,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     }
     // last: the plugin lowers the node's allocatable, which is more urgent
     writer.write_stopped(Timestamp::now()).await;
-    Ok(())
+    outcome
 }
 
 /// Owners of MPS shares, as kubelet reports them now, with those that it has forgotten.

@@ -83,6 +83,13 @@ impl Config {
         self.kubelet_dir.join("pod-resources/kubelet.sock")
     }
 
+    /// Folders of the host that this container has mounted at the same path, and that other programs may replace.
+    pub fn host_folders(&self) -> Vec<PathBuf> {
+        let Self { kubelet_dir, cdi_dir, mps_dir, enforcement_dir, .. } = self;
+        let pod_resources = kubelet_dir.join("pod-resources");
+        vec![self.plugin_dir(), pod_resources, cdi_dir.clone(), mps_dir.clone(), enforcement_dir.clone()]
+    }
+
     /// A path of the host in this container.
     pub fn mounted(&self, host_path: &Path) -> PathBuf {
         below(&self.host_root, host_path)

@@ -34,6 +34,7 @@ mod helm;
 mod idle_writes;
 mod incidents;
 mod isolation;
+mod kubelet_memory;
 mod limit_bypasses;
 mod limits_without_agent;
 mod live_resize;
