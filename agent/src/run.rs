@@ -50,7 +50,7 @@ use crate::{
         host::{self, Host},
     },
     overdue::{OverdueStopper, TerminatingPods},
-    partition::{PartitionState, Reconciler},
+    partition::{PartitionState, Reconciler, ServedLayouts},
     pod_watch,
     report::{
         StatusInput,
@@ -153,7 +153,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
         node: node_name.clone(),
     });
     let reconciler = Reconciler::new(nvml.clone(), metrics.clone(), kubelet, view, state, processes);
-    let reconciler = reconciler.with_mps(mps.subscribe());
+    let layouts = ServedLayouts::in_folder(&args.plugin.enforcement_dir);
+    let reconciler = reconciler.with_mps(mps.subscribe()).with_layouts(layouts);
     let limiter = driver_limiter(&args, &origins, nvml.clone());
     let handover = HandoverCheck::through(nvml, origins.clone());
     let sandboxes = sandboxes(&args, &channels);

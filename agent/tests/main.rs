@@ -20,6 +20,7 @@ mod driver_limits;
 mod generated;
 mod handover;
 mod live_resize;
+mod lost_spec;
 mod mps;
 mod simulated;
 #[path = "../../integration/nvml-sim/tests/support/witness.rs"]

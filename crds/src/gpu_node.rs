@@ -301,6 +301,10 @@ pub struct GpuState {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1024))]
     pub shares: Vec<ShareState>,
+    /// Layout that the agent still serves because pods own devices of it that the spec lacks, as after the GpuNode was deleted or restored from a
+    /// backup. The operator writes it into the spec. Absent while the spec has the devices of all pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retained: Option<Layout>,
     /// What limits the memory that programs on the shares allocate: the weakest means on this GPU. Absent without shares.
     #[serde(default, deserialize_with = "crate::tolerant::option", skip_serializing_if = "Option::is_none")]
     pub enforcement: Option<Isolation>,

@@ -48,6 +48,8 @@ pub enum WaitCause {
     Kubelet,
     /// A proof that they are unused.
     Idle,
+    /// Pods, which own devices that the spec lacks.
+    Owners,
     /// The driver, which does not list their devices yet.
     Driver,
 }

@@ -56,6 +56,10 @@ fn wait(cause: WaitCause, starts: &[Option<u32>], kubelet: &str) -> (AgentStep, 
     let subject = subject(starts);
     match cause {
         WaitCause::Clients => (AgentStep::WaitingForClients, format!("{subject} still in use by a process")),
+        WaitCause::Owners => {
+            let text = "pods own devices that the spec lacks; their layout stays until the operator has it in the spec";
+            (AgentStep::WaitingForClients, text.to_owned())
+        }
         WaitCause::Kubelet => {
             (AgentStep::Destroying, format!("{subject} not yet withdrawn from kubelet and free of owners: {kubelet}"))
         }

@@ -1,11 +1,12 @@
 //! Executes what [`decide`] returns, and publishes devices and state.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
 
-use gputenancy_crds::{AgentStep, GpuError, GpuNodeSpec};
+use gputenancy_crds::{AgentStep, GpuError, GpuNodeSpec, GpuSpec, Layout};
 use tokio::sync::watch;
 
 use super::{
@@ -13,6 +14,8 @@ use super::{
     devices::{cordon_conflicts, device_uuid, devices, owner_of},
     idle::{Idleness, PROOF},
     progress::GpuProgress,
+    retention::{retained, served_spec},
+    served::ServedLayouts,
     state::{DesiredLayout, PartitionState},
 };
 use crate::{
@@ -49,6 +52,7 @@ pub struct Reconciler {
     mps: Option<watch::Receiver<MpsView>>,
     /// How long a removed instance must be unused.
     proof: Duration,
+    layouts: ServedLayouts,
     memory: Memory,
 }
 
@@ -68,6 +72,8 @@ struct Memory {
     blockers: BTreeMap<String, Vec<u32>>,
     /// GPUs with blockers that are skipped until no other GPU has an operation left.
     skipped: BTreeSet<String>,
+    /// Layouts that stay although the spec has others, by GPU.
+    retained: BTreeMap<String, Layout>,
     /// Operations that succeeded since no GPU had an operation left.
     done: Vec<(String, Operation)>,
     /// The device that was advertised last at a place (GPU and first memory slice), and the generation of that view.
@@ -87,13 +93,20 @@ impl Reconciler {
         state: watch::Sender<PartitionState>,
         processes: ProcessPolicy,
     ) -> Self {
-        Self { nvml, metrics, kubelet, devices, state, processes, mps: None, proof: PROOF, memory: Memory::default() }
+        let (layouts, memory) = (ServedLayouts::default(), Memory::default());
+        Self { nvml, metrics, kubelet, devices, state, processes, mps: None, proof: PROOF, layouts, memory }
     }
 
     /// With the state of MPS daemons: shares are unhealthy while theirs does not run.
     #[must_use]
     pub fn with_mps(self, mps: watch::Receiver<MpsView>) -> Self {
         Self { mps: Some(mps), ..self }
+    }
+
+    /// With the layouts that an earlier run served.
+    #[must_use]
+    pub fn with_layouts(self, layouts: ServedLayouts) -> Self {
+        Self { layouts, ..self }
     }
 
     /// With another duration than [`PROOF`].
@@ -117,6 +130,11 @@ impl Reconciler {
     pub async fn reconcile(&mut self, desired: Option<&DesiredLayout>, scan: Scan) -> bool {
         let started = Instant::now();
         let owners = self.kubelet.borrow().known_owners().cloned();
+        // whether a spec that differs from what an earlier run served may be carried out depends on the owners
+        let undecided = |desired: &DesiredLayout| {
+            self.memory.generation.is_none() && owners.is_none() && self.layouts.differ_from(&desired.spec)
+        };
+        let desired = desired.filter(|desired| !undecided(desired));
         let open_files = self.memory.removing
             || desired.is_some_and(DesiredLayout::has_withdrawn)
             || owners.as_ref().is_some_and(|owners| self.memory.withdrawal.needs_open_files(owners));
@@ -130,11 +148,14 @@ impl Reconciler {
         // a scan without open files proves nothing
         self.memory.idle = if open_files { self.memory.idle.after(&inventory.gpus, now) } else { Idleness::default() };
         let Some(desired) = desired else {
+            self.memory.retained.clear();
             self.publish(None, inventory, owners, &Decisions::new());
             return false;
         };
         self.memory.faults_restored = true;
         self.adopt(desired);
+        self.memory.retained =
+            owners.as_ref().map(|owners| self.retained(desired, &inventory, owners)).unwrap_or_default();
         let decisions = self.decide(desired, &inventory, now);
         self.memory.removing = decisions
             .values()
@@ -180,6 +201,32 @@ impl Reconciler {
         }
     }
 
+    /// Layouts of an earlier spec that pods use and the present one lacks.
+    fn retained(&self, desired: &DesiredLayout, inventory: &Inventory, owners: &Owners) -> BTreeMap<String, Layout> {
+        let of = |gpu: &ObservedGpu| {
+            let spec = desired.spec.gpus.iter().find(|spec| spec.uuid == gpu.uuid);
+            let layout = retained(self.layouts.of(&desired.spec, &gpu.uuid)?, spec, gpu, owners)?;
+            Some((gpu.uuid.clone(), layout.clone()))
+        };
+        inventory.gpus.iter().filter_map(of).collect()
+    }
+
+    /// What is served of each GPU: its spec, or the layout that is retained.
+    fn served<'s>(
+        &self,
+        specs: &'s [GpuSpec],
+        inventory: &Inventory,
+        owners: Option<&Owners>,
+    ) -> Vec<Cow<'s, GpuSpec>> {
+        let (none, retained) = (Owners::new(), &self.memory.retained);
+        let kept = inventory.gpus.iter().filter_map(|gpu| {
+            let spec = specs.iter().find(|spec| spec.uuid == gpu.uuid);
+            Some(Cow::Owned(served_spec(retained.get(&gpu.uuid)?, spec, gpu, owners.unwrap_or(&none))))
+        });
+        let listed = specs.iter().filter(|spec| !retained.contains_key(&spec.uuid)).map(Cow::Borrowed);
+        listed.chain(kept).collect()
+    }
+
     /// Kubelet has given this device to a container, or still can.
     fn allocatable(&self, gpu: &ObservedGpu, instance: Option<&ObservedInstance>) -> bool {
         let advertised = self.memory.advertised.get(&(gpu.uuid.clone(), instance.map(|instance| instance.start)));
@@ -202,6 +249,9 @@ impl Reconciler {
             if let Some(failure) = &gpu.failure {
                 let error = OperationError::Nvml(failure.clone()).to_status("reading the GPU", desired.generation);
                 return Some(PartitionDecision::Failed(error));
+            }
+            if self.memory.retained.contains_key(&gpu.uuid) {
+                return Some(PartitionDecision::Wait(WaitCause::Owners, Vec::new()));
             }
             if self.memory.skipped.contains(&gpu.uuid) {
                 return Some(PartitionDecision::Wait(WaitCause::Clients, Vec::new()));
@@ -288,7 +338,8 @@ impl Reconciler {
         let specs = desired.map(|desired| desired.spec.gpus.as_slice()).unwrap_or_default();
         if let Some(desired) = desired.filter(|_| self.memory.settled) {
             let GpuNodeSpec { advertiser, allocation, ref enforcement, .. } = desired.spec;
-            let pairs = specs.iter().filter_map(|spec| Some((spec, inventory.gpu(&spec.uuid)?)));
+            let served = self.served(specs, &inventory, owners.as_ref());
+            let pairs = served.iter().filter_map(|spec| Some((spec, inventory.gpu(&spec.uuid)?)));
             let all = pairs.flat_map(|(spec, gpu)| devices(spec, gpu));
             let (mut devices, elsewhere): (Vec<Device>, Vec<Device>) = if advertiser.is_agent() {
                 let before = self.devices.borrow();
@@ -316,6 +367,7 @@ impl Reconciler {
             }
             let minimum = enforcement.minimum;
             self.publish_devices(DeviceView { generation: 0, devices, elsewhere, advertiser, allocation, minimum });
+            self.layouts.update(desired, &inventory, &self.memory.retained);
         }
         let gpus = inventory.gpus.iter().map(|gpu| (gpu.uuid.clone(), self.progress(gpu, decisions))).collect();
         let absent = specs.iter().map(|spec| &spec.uuid).filter(|uuid| inventory.gpu(uuid).is_none()).cloned();
@@ -328,6 +380,7 @@ impl Reconciler {
             former_owners: self.memory.withdrawal.former_owners(),
             quarantined: self.memory.withdrawal.quarantined().clone(),
             gpus,
+            retained: self.memory.retained.clone(),
         };
         send_if_changed(&self.state, state);
     }

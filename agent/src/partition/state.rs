@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::{AgentStep, GpuError, GpuNodeSpec};
+use gputenancy_crds::{AgentStep, GpuError, GpuNodeSpec, Layout};
 
 use super::progress::GpuProgress;
 use crate::{
@@ -13,6 +13,8 @@ use crate::{
 /// The layout that the `GpuNode` asks for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DesiredLayout {
+    /// UID of the `GpuNode`: one that was deleted and created again has another.
+    pub object: String,
     /// Generation of the spec.
     pub generation: i64,
     /// The spec.
@@ -48,6 +50,8 @@ pub struct PartitionState {
     pub quarantined: BTreeMap<DeviceId, u64>,
     /// Progress of each GPU, by UUID.
     pub gpus: BTreeMap<String, GpuProgress>,
+    /// Layouts that are served instead of those of the spec, by UUID of the GPU: pods own devices that the spec lacks.
+    pub retained: BTreeMap<String, Layout>,
     /// GPUs in the spec that NVML does not list.
     pub absent: Vec<String>,
 }

@@ -21,7 +21,8 @@ pub struct Watched {
     pub desired: Option<DesiredLayout>,
     /// The status of the first object, which an earlier run of the agent wrote.
     pub first_status: Option<GpuNodeStatus>,
-    /// How often a later object had no status of this agent: the object was created again, or an agent that ends has written last.
+    /// How often a later object may have another status than this agent wrote: the object was created again, an agent that ends has written last, or
+    /// the objects were listed again, as after etcd was restored from a backup.
     pub overwritten: u32,
 }
 
@@ -35,9 +36,10 @@ pub async fn watch(client: Client, node_name: &str, boot_id: &str, watched: &wat
     loop {
         match stream.try_next().await {
             Ok(Some(watcher::Event::Init)) => listed = false,
-            Ok(Some(watcher::Event::Apply(object) | watcher::Event::InitApply(object))) => {
+            Ok(Some(watcher::Event::Apply(object))) => take(object, false, boot_id, watched),
+            Ok(Some(watcher::Event::InitApply(object))) => {
                 listed = true;
-                take(object, boot_id, watched);
+                take(object, true, boot_id, watched);
             }
             // the last spec holds meanwhile: a deletion by mistake must not withdraw all devices
             Ok(Some(watcher::Event::Delete(_))) => ensure(&client, &api, node_name).await,
@@ -49,19 +51,22 @@ pub async fn watch(client: Client, node_name: &str, boot_id: &str, watched: &wat
     }
 }
 
-fn take(object: GpuNode, boot_id: &str, watched: &watch::Sender<Watched>) {
+fn take(object: GpuNode, listed: bool, boot_id: &str, watched: &watch::Sender<Watched>) {
     let generation = object.metadata.generation.unwrap_or_default();
-    let GpuNode { spec, status, .. } = object;
+    let GpuNode { metadata, spec, status } = object;
+    let object = metadata.uid.unwrap_or_default();
     watched.send_if_modified(|watched| {
-        let overwritten = watched.desired.is_some() && status.as_ref().is_none_or(is_stopped);
+        let overwritten = watched.desired.is_some() && (listed || status.as_ref().is_none_or(is_stopped));
         watched.overwritten += u32::from(overwritten);
-        if watched.desired.as_ref().is_some_and(|known| known.generation == generation && known.spec == spec) {
+        let same =
+            |known: &DesiredLayout| (&known.object, known.generation) == (&object, generation) && known.spec == spec;
+        if watched.desired.as_ref().is_some_and(same) {
             return overwritten;
         }
         let recorded = recorded(status.as_ref());
         watched.first_status = watched.first_status.take().or(status);
         let faults = watched.first_status.iter().flat_map(|status| faults::recorded(status, boot_id)).collect();
-        watched.desired = Some(DesiredLayout { generation, spec, recorded, faults });
+        watched.desired = Some(DesiredLayout { object, generation, spec, recorded, faults });
         true
     });
 }
@@ -132,8 +137,23 @@ mod tests {
         for (reason, overwritten) in
             [(Some("AgentStopped"), 0), (Some("Ready"), 0), (Some("AgentStopped"), 1), (Some("Ready"), 1), (None, 2)]
         {
-            take(object(reason), "boot", &watched);
+            take(object(reason), false, "boot", &watched);
             assert_eq!(watched.borrow().overwritten, overwritten, "{reason:?}");
+        }
+        take(object(Some("Ready")), true, "boot", &watched);
+        assert_eq!(watched.borrow().overwritten, 3, "listed again: etcd may have been restored");
+    }
+
+    #[test]
+    fn object_that_was_created_again_with_the_same_spec_is_another() {
+        let object = |uid: &str| GpuNode {
+            metadata: ObjectMeta { uid: Some(uid.into()), generation: Some(1), ..ObjectMeta::default() },
+            ..GpuNode::default()
+        };
+        let watched = watch::Sender::new(Watched::default());
+        for uid in ["one", "two"] {
+            take(object(uid), false, "boot", &watched);
+            assert_eq!(watched.borrow().desired.as_ref().unwrap().object, uid);
         }
     }
 }

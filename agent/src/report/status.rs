@@ -183,6 +183,7 @@ fn gpu_state(input: &StatusInput<'_>, advertised: &BTreeMap<&str, &Device>, gpu:
             })
             .filter(|whole| shares.is_empty() || whole.owner.is_some()),
         shares,
+        retained: input.state.retained.get(&gpu.uuid).cloned(),
         enforcement: enforcement(input, gpu),
         holders: holders(input, gpu, progress),
         unlisted: input.processes.unlisted.get(&gpu.uuid).cloned().unwrap_or_default(),

@@ -10,8 +10,8 @@ use std::{
 
 use gputenancy_crds::{
     Advertiser, AgentStep, Bypass, DeviceProcesses, GhostMemory, GpuError, GpuNodeStatus, GpuSpec, GpuState, Health,
-    Holder, InstanceSpec, Isolation, MemoryScrub, MemoryText, NodeEnforcement, RefusedResize, Sandbox, ShareGroup,
-    ShareState, Sharing, SharingMode, condition,
+    Holder, InstanceSpec, Isolation, Layout, MemoryScrub, MemoryText, NodeEnforcement, RefusedResize, Sandbox,
+    ShareGroup, ShareState, Sharing, SharingMode, condition,
 };
 use gputenancy_nvml::{Engines, InstanceProfile, MigMode, Process};
 use k8s_openapi::jiff::Timestamp;

@@ -14,7 +14,7 @@ use gputenancy_agent::{
     grpc::pod_resources::PodResources,
     handover::{HandoverCheck, ProcessPolicy, Terminator},
     metrics::Metrics,
-    partition::{DesiredLayout, GpuProgress, PartitionState, Reconciler},
+    partition::{DesiredLayout, GpuProgress, PartitionState, Reconciler, ServedLayouts},
 };
 use gputenancy_crds::{GpuNodeSpec, GpuSpec, InstanceSpec};
 use silicon::{
@@ -192,6 +192,11 @@ impl Agent {
     /// With this duration of a proof of idleness.
     pub fn with_proof(self, proof: Duration) -> Self {
         Self { reconciler: self.reconciler.with_proof(proof), ..self }
+    }
+
+    /// With the layouts that an earlier run served.
+    pub fn with_layouts(self, layouts: ServedLayouts) -> Self {
+        Self { reconciler: self.reconciler.with_layouts(layouts), ..self }
     }
 
     /// The operator writes a spec for GPU 0.

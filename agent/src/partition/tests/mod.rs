@@ -3,4 +3,5 @@
 mod cases;
 pub mod model;
 mod properties;
+mod retention;
 mod shares;

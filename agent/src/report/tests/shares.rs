@@ -75,3 +75,17 @@ fn memory_of_a_container_is_reported_for_its_owner_and_kept_until_the_first_view
     former.gpus[0].shares[0].device.owner.as_mut().unwrap().pod = "former".into();
     assert_eq!(memory(&reported(&ShareSizes::new(), &former, &fractions)), [None, None], "of a pod that is gone");
 }
+
+#[test]
+fn retained_layout_is_reported_with_its_shares_and_owners_and_no_process_is_unattributed() {
+    let (mut state, view, kubelet) = shared();
+    let uuid = state.inventory.as_ref().unwrap().gpus[0].uuid.clone();
+    let group = ShareGroup { resource: "nvidia.com/gpu.shared".into(), numbers: vec![0, 1], ..ShareGroup::default() };
+    let sharing = Sharing { shares: vec![group], ..Sharing::default() };
+    let layout = Layout { sharing: Some(sharing), ..Layout::default() };
+    let before = status(&input(&state, &view, &kubelet), Timestamp::UNIX_EPOCH);
+    state.retained = [(uuid, layout.clone())].into();
+    let mut now = status(&input(&state, &view, &kubelet), Timestamp::UNIX_EPOCH);
+    assert_eq!(now.gpus[0].retained.take(), Some(layout));
+    assert_eq!(now.gpus, before.gpus);
+}
