@@ -253,6 +253,7 @@ reasons! { EVENTS:
     GPU_LOST = "GpuLost", "GpuNode", "NVML has lost the GPU.", "Restart the node; replace the GPU if it stays away.";
     IN_USE = "InUse", "GpuNode", "A process holds the GPU.", "End it; status.gpus[].holders names it where NVML lists it.";
     KERNEL_UNCONTROLLABLE = "KernelUncontrollable", "Pod", "Kernels of a container on a fraction ran longer than two seconds, or a program has waited so long for one: its compute limit cannot stop them, and its neighbours may have waited.", "Make the kernels shorter, or use a MIG instance or a whole GPU.";
+    LAYOUT_ADOPTED = "LayoutAdopted", "GpuNode", "The spec lacked devices that pods own, as after the GpuNode was deleted or restored from a backup: it has the layout that the agent served.", "None. If nobody deleted or restored the object, look for another client that writes it.";
     LAYOUT_DIFFERS = "LayoutDiffers", "GpuNode", "NVIDIA's MIG manager reported success and NVML shows another layout.", "Read the MIG manager's log.";
     LAYOUT_LOST = "LayoutLost", "GpuNode", "Instances of a converged layout are gone and cannot be restored.", "The message names the failed call.";
     MEMORY_LIMIT_BYPASSED = "MemoryLimitBypassed", "GpuNode, Pod", "NVML lists more memory for the processes of the container than the limit of its share counts: a program does not use the library that limits memory; or its ledger was damaged by a program of the container.", "Let the program load libcuda.so.1 from the usual path; restart the pod. GpuPool.spec.enforcement.onBypass: Evict evicts such pods.";

@@ -1,5 +1,6 @@
 //! The operator's decisions as pure state machines: no client, no clock, no randomness.
 
+pub mod adoption;
 pub mod change;
 mod duration;
 pub mod event;

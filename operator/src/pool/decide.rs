@@ -32,7 +32,7 @@ use crate::{
     fleet_view::FleetView,
     plan::{GpuKey, NodeName, Planner, PodName},
 };
-use gputenancy_engine::{change::ChangeDecision, fleet::Fleet, partitioner::MigConfigs};
+use gputenancy_engine::{adoption, change::ChangeDecision, fleet::Fleet, partitioner::MigConfigs};
 
 /// Everything that is to be written.
 #[derive(Clone, Debug, Default)]
@@ -108,10 +108,16 @@ pub struct Remembered {
     pub pods: PodIndex,
 }
 
+/// The fleet with the layouts that agents retain, and with placements as the components chose them; `None`: as it is.
+fn adopted(fleet: &Fleet) -> Option<Fleet> {
+    let retained = adoption::adopted(fleet);
+    partitioner::adopted(retained.as_ref().unwrap_or(fleet)).or(retained)
+}
+
 /// Decides. What is remembered of the last decision saves the work for what has not changed since.
 pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecision {
     let Remembered { visits, states, ownership, planner, views, pods } = remembered;
-    let adopted = partitioner::adopted(cached.fleet);
+    let adopted = adopted(cached.fleet);
     let fleet = adopted.as_ref().unwrap_or(cached.fleet);
     let inventory = &Inventory { fleet, ..*cached };
     let mut visited = visits.begin(inventory);

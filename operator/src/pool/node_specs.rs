@@ -20,6 +20,7 @@ use super::{
 };
 use crate::plan::{GpuKey, NodeName};
 use gputenancy_engine::{
+    adoption,
     change::{ChangeDecision, Eviction},
     fleet::Fleet,
     partitioner::{self, RequestDecision},
@@ -76,10 +77,13 @@ pub fn work(
             && keeps_spec(ownership, (name, &node.spec), ownership.is_pooled(name), &here);
         let spec = (!same).then(|| spec(inventory, ownership, (name, node), &here, request));
         let spec = spec.filter(|spec| written.map(|n| &n.spec) != Some(spec));
-        let events = request.map(|r| ChangeDecision { events: r.events.clone(), ..ChangeDecision::default() });
+        let adopted = written.filter(|n| spec.is_some() && fleet.answers(name) && !Arc::ptr_eq(n, node));
+        let adopted = adopted.map(|n| adoption::events(n).collect::<Vec<_>>()).unwrap_or_default();
+        let events = request.map(|r| r.events.clone()).into_iter().chain([adopted]);
+        let events = events.map(|events| ChangeDecision { events, ..ChangeDecision::default() });
         let evictions = bypass.get(name.as_str());
         let evictions = evictions.map(|e| ChangeDecision { evictions: e.clone(), ..ChangeDecision::default() });
-        let others = events.filter(has_work).into_iter().chain(evictions);
+        let others = events.filter(has_work).chain(evictions);
         let decisions: Vec<ChangeDecision> =
             here.into_iter().map(|(_, d)| d).filter(|d| has_work(d)).cloned().chain(others).collect();
         let pooled = ownership.is_pooled(name) || partitioner::awaits_answer(node);

@@ -10,6 +10,7 @@ mod newer_release;
 mod plugin_configs;
 mod repairs;
 mod resized;
+mod retained;
 mod silent_agents;
 
 use std::{

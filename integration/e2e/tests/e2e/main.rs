@@ -38,6 +38,7 @@ mod kubelet_memory;
 mod limit_bypasses;
 mod limits_without_agent;
 mod live_resize;
+mod lost_objects;
 mod maintenance_windows;
 mod memory_limits;
 mod memory_residue;

@@ -15,12 +15,12 @@ use kube::{Api, api::ListParams};
 use serde_json::{Value, json};
 
 const NODE: &str = "gpu-1";
-const TEAM: &str = "sharers";
+pub(crate) const TEAM: &str = "sharers";
 const SHARED: &str = "nvidia.com/gpu.shared";
-const SLICE: &str = "nvidia.com/mig-3g.40gb.shared";
+pub(crate) const SLICE: &str = "nvidia.com/mig-3g.40gb.shared";
 
 /// A profile with this device.
-fn profile(name: &str, device: Value) -> Value {
+pub(crate) fn profile(name: &str, device: Value) -> Value {
     let support = json!({"expected": "neighbours on the GPU are noticed", "incident": "a pod does not start although a share is free"});
     json!({
         "apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuProfile", "metadata": {"name": name},
@@ -33,7 +33,7 @@ fn turns(replicas: i32) -> Value {
 }
 
 /// A tenant that has accepted what shares do not isolate.
-fn sharer(guarantees: &[(&str, i32)]) -> Value {
+pub(crate) fn sharer(guarantees: &[(&str, i32)]) -> Value {
     let mut sharer = tenant(TEAM, guarantees);
     let spec = sharer["spec"].take();
     sharer["spec"] = merged(spec, json!({"trust": "Internal", "sharing": {"acknowledgedBy": "platform@example.com"}}));
@@ -50,7 +50,10 @@ fn fixed_pool(replicas: i32) -> Value {
 }
 
 /// UUIDs of the devices that each pod sees, by pod.
-async fn uuids(world: &World, pods: impl IntoIterator<Item = &String>) -> Result<BTreeMap<String, BTreeSet<String>>> {
+pub(crate) async fn uuids(
+    world: &World,
+    pods: impl IntoIterator<Item = &String>,
+) -> Result<BTreeMap<String, BTreeSet<String>>> {
     let mut seen = BTreeMap::new();
     for pod in pods {
         let shown = scenario::visible_gpus(world, TEAM, pod).await?;
@@ -227,7 +230,7 @@ async fn shares_become(world: &World, expected: &[usize]) -> Result<()> {
 }
 
 /// The modes, each with its profiles and the number of its devices on one GPU.
-const MODES: [&[(&str, &str, i32)]; 5] = [
+pub(crate) const MODES: [&[(&str, &str, i32)]; 5] = [
     &[("gpu", "nvidia.com/gpu", 1)],
     &[("mig-3g", "nvidia.com/mig-3g.40gb", 1), ("mig-1g", "nvidia.com/mig-1g.10gb", 4)],
     &[("turns", SHARED, 4)],
@@ -235,7 +238,7 @@ const MODES: [&[(&str, &str, i32)]; 5] = [
     &[("frac-large", "gputenancy.io/frac-large", 1), ("frac-small", "gputenancy.io/frac-small", 4)],
 ];
 
-fn catalog() -> Vec<Value> {
+pub(crate) fn catalog() -> Vec<Value> {
     vec![
         profile("gpu", json!({"whole": {}})),
         mig_profile("mig-3g", "3g.40gb"),
@@ -297,7 +300,7 @@ async fn five_modes_on_one_node_run_twenty_pods() {
 }
 
 /// By the node's status, every pod owns one device, with one process.
-async fn each_pod_owns_one_device(world: &World, pods: &BTreeMap<String, PodIdentity>) -> Result<()> {
+pub(crate) async fn each_pod_owns_one_device(world: &World, pods: &BTreeMap<String, PodIdentity>) -> Result<()> {
     eventually("one device with one process for each pod", PATIENCE, || async {
         let node = gpu_node(&world.client, NODE).await?;
         let gpus = node.status.iter().flat_map(|s| &s.gpus);

@@ -6,6 +6,7 @@
 mod actors;
 mod canary;
 mod crashes;
+mod lost;
 mod notices;
 mod outcomes;
 mod scenario;

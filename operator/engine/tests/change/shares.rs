@@ -75,7 +75,7 @@ fn shares_give_way_to_instances_and_come_back() {
 }
 
 /// One MIG instance on GPU memory slices 0 to 3, in time-slices.
-fn sliced(replicas: i32) -> Layout {
+pub fn sliced(replicas: i32) -> Layout {
     let shared = serde_json::json!({"start": 0, "profile": "3g.40gb", "resource": "nvidia.com/mig-3g.40gb.shared", "replicas": replicas});
     let other = serde_json::json!({"start": 4, "profile": "3g.40gb"});
     serde_json::from_value(serde_json::json!({"mig": true, "instances": [shared, other]})).unwrap()

@@ -7,6 +7,7 @@ use gputenancy_crds::{
     AgentStep, ChangePhase, DeviceOwner, DeviceState, DoNotEvict, GpuError, GpuNode, GpuNodeSpec, GpuNodeStatus,
     GpuState, Layout, MigMode,
 };
+use gputenancy_engine::adoption::adopted_node;
 use gputenancy_engine::change::{
     ChangeDecision, ChangeObservation, LIMIT_REACHED, PodController, PodFacts, Policy, Refusal, step,
 };
@@ -46,6 +47,8 @@ pub struct World {
     pub events: Vec<String>,
     failed: Option<GpuError>,
     names: usize,
+    /// The layout that the agent has on its disk.
+    served: Option<Layout>,
 }
 
 impl World {
@@ -85,6 +88,7 @@ impl World {
             events: Vec::new(),
             failed: None,
             names: 0,
+            served: None,
         };
         world.settle();
         assert_eq!(world.shown(), *layout);
@@ -124,7 +128,34 @@ impl World {
 
     /// Operator: decides and carries out so many parts of the decision before it crashes.
     pub fn operate(&mut self, parts: usize) -> ChangeDecision {
+        if let Some(adopted) = adopted_node(&self.node).filter(|_| self.alive) {
+            if parts > 0 {
+                assert_ne!(self.node.spec, adopted.spec, "a write that changes nothing");
+                self.write(adopted.spec);
+            }
+            return ChangeDecision::default();
+        }
         self.carry_out(self.decide(), parts)
+    }
+
+    fn write(&mut self, spec: GpuNodeSpec) {
+        self.node.spec = spec;
+        self.node.metadata.generation = self.node.metadata.generation.map(|g| g + 1);
+        self.writes += 1;
+    }
+
+    /// The `GpuNode` is deleted and created again.
+    pub fn lose(&mut self) {
+        let mut node = GpuNode::new("n", GpuNodeSpec::default());
+        node.metadata.generation = Some(1);
+        node.status = Some(GpuNodeStatus::default());
+        self.node = node;
+    }
+
+    /// The `GpuNode` gets an older spec.
+    pub fn restore(&mut self, older: &GpuNode) {
+        self.node.spec = older.spec.clone();
+        self.node.metadata.generation = self.node.metadata.generation.map(|g| g + 1);
     }
 
     /// As [`Self::operate`], and all of it, after a plan for the same profiles, pools and tenants as before.
@@ -136,9 +167,7 @@ impl World {
         let going = self.going(&decision);
         if let Some(spec) = decision.spec.clone().filter(|_| parts > 0) {
             assert_ne!(self.node.spec.gpus.first(), Some(&spec), "a write that changes nothing");
-            self.node.spec.gpus = vec![spec];
-            self.node.metadata.generation = self.node.metadata.generation.map(|g| g + 1);
-            self.writes += 1;
+            self.write(GpuNodeSpec { gpus: vec![spec], ..self.node.spec.clone() });
         }
         if parts > 1 {
             self.events.extend(decision.events.iter().map(|e| e.reason.into()));
@@ -175,8 +204,15 @@ impl World {
         owners.map(|o| PodName { namespace: o.namespace.into(), name: o.pod }).collect()
     }
 
-    /// Agent: one step towards the spec, then the status. It destroys whatever the spec does not list.
+    /// Agent: one step towards the spec, then the status. It destroys whatever the spec does not list, unless it retains the layout.
     pub fn agent(&mut self) {
+        self.silicon.retained = self.served.clone().filter(|_| self.lacks_owned());
+        if let Some(retained) = self.silicon.retained.clone() {
+            return self.retain(&retained);
+        }
+        if self.node.spec.gpus.is_empty() {
+            self.unlist();
+        }
         let generation = self.node.metadata.generation;
         let status = self.node.status.as_mut().unwrap();
         if status.observed_generation != generation {
@@ -185,6 +221,7 @@ impl World {
         status.observed_generation = generation;
         if let Some(spec) = self.node.spec.gpus.first() {
             let wanted = plain(spec.layout());
+            self.served = Some(wanted.clone());
             let now = seen(&self.silicon);
             let lacks = !wanted.mig || wanted.instances.iter().any(|i| !now.instances.contains(i));
             if self.failed.is_none() {
@@ -206,17 +243,65 @@ impl World {
             let step = if self.failed.is_some() { AgentStep::Failed } else { AgentStep::Steady };
             (self.silicon.step, self.silicon.error) = (step, self.failed.clone());
             let hold = spec.hold.clone();
-            for instance in &mut self.silicon.instances {
-                instance.device.iter_mut().for_each(|device| device.allocatable = !hold.contains(&instance.start));
-            }
-            if let Some(whole) = &mut self.silicon.whole {
-                whole.allocatable = !hold.contains(&0);
-            }
-            for share in &mut self.silicon.shares {
-                share.device.allocatable = !hold.contains(&share.number);
-            }
+            self.offer(|start| !hold.contains(&start));
         }
         self.node.status.as_mut().unwrap().gpus = vec![self.silicon.clone()];
+    }
+
+    /// Pods own devices that the spec lacks.
+    fn lacks_owned(&self) -> bool {
+        let mut after = self.silicon.clone();
+        match self.node.spec.gpus.first() {
+            Some(spec) => carve(&mut after, &plain(spec.layout())),
+            None => after.devices_mut().for_each(|device| device.owner = None),
+        }
+        let kept: Vec<_> = devices(&mut after).filter_map(|d| d.owner.clone()).collect();
+        devices(&mut self.silicon.clone()).any(|d| d.owner.as_ref().is_some_and(|o| !kept.contains(o)))
+    }
+
+    /// The agent goes on with the layout of its disk; beside another spec no further pod gets a device that the spec lacks.
+    fn retain(&mut self, layout: &Layout) {
+        let listed = self.node.spec.gpus.first().map(|spec| (plain(spec.layout()), spec.hold.clone()));
+        carve(&mut self.silicon, layout);
+        self.silicon.step = if listed.is_some() { AgentStep::WaitingForClients } else { AgentStep::Unmanaged };
+        self.silicon.error = None;
+        let held: Vec<i32> = listed
+            .into_iter()
+            .flat_map(|(spec, hold)| {
+                let starts = spec.starts();
+                layout.starts().into_iter().filter(move |s| !starts.contains(s) || hold.contains(s))
+            })
+            .collect();
+        self.offer(|start| !held.contains(&start));
+        let status = self.node.status.as_mut().unwrap();
+        status.observed_generation = self.node.metadata.generation;
+        status.gpus = vec![self.silicon.clone()];
+    }
+
+    /// A GPU that the spec does not list is advertised under no resource, and is in no shares.
+    fn unlist(&mut self) {
+        if !self.silicon.mig.is_some_and(|m| m.enabled) {
+            carve(&mut self.silicon, &Layout::default());
+        }
+        self.silicon.shares.clear();
+        for instance in &mut self.silicon.instances {
+            instance.device.get_or_insert_default();
+        }
+        self.silicon.devices_mut().for_each(|device| (device.resource, device.allocatable) = (None, false));
+        self.silicon.step = AgentStep::Unmanaged;
+    }
+
+    /// Kubelet lists these devices.
+    fn offer(&mut self, offered: impl Fn(i32) -> bool) {
+        for instance in &mut self.silicon.instances {
+            instance.device.iter_mut().for_each(|device| device.allocatable = offered(instance.start));
+        }
+        if let Some(whole) = &mut self.silicon.whole {
+            whole.allocatable = offered(0);
+        }
+        for share in &mut self.silicon.shares {
+            share.device.allocatable = offered(share.number);
+        }
     }
 
     fn nothing_alive_was_destroyed(&self, after: &mut GpuState) {
