@@ -35,7 +35,9 @@ async fn mark(world: &World, mark: &Value, set: bool) -> Result<()> {
     let mut object = mark.clone();
     if let Some(conditions) = object["status"]["conditions"].as_array_mut() {
         if !set {
-            conditions.iter_mut().for_each(|condition| condition["$patch"] = json!("delete"));
+            for condition in conditions.iter_mut() {
+                condition["$patch"] = json!("delete");
+            }
         }
         nodes.patch_status("gpu-1", &PatchParams::default(), &Patch::Strategic(object)).await?;
         return Ok(());

@@ -141,24 +141,26 @@ fn sets(kinds: &[Kind], of_mode: &[usize], room: Room, extent: Extent) -> Vec<Co
     let mut found = Vec::new();
     if extent == Extent::Useful {
         found.extend(equal.iter().filter_map(|i| Some(vec![(*i, i64::from(kind(i)?.offer.exactly?))])));
-        combine((kinds, &|k: &Kind| k.most.min(k.useful)), &parts, room, MAX_SETS, &mut Counts::new(), &mut found);
+        combine((kinds, |k: &Kind| k.most.min(k.useful)), &parts, room, MAX_SETS, &mut Counts::new(), &mut found);
         return found;
     }
-    let most = |k: &Kind| k.most;
-    combine((kinds, &most), &parts, room, MAX_SETS, &mut Counts::new(), &mut found);
+    let most: fn(&Kind) -> i64 = |k| k.most;
+    combine((kinds, most), &parts, room, MAX_SETS, &mut Counts::new(), &mut found);
     // also as many as fit of each kind, whatever was left out
     for first in &parts {
         let order: Vec<usize> = [*first].into_iter().chain(parts.iter().copied().filter(|i| i != first)).collect();
-        combine((kinds, &most), &order, room, 1, &mut Counts::new(), &mut found);
+        combine((kinds, most), &order, room, 1, &mut Counts::new(), &mut found);
     }
-    found.iter_mut().for_each(|set| set.sort_unstable());
+    for set in &mut found {
+        set.sort_unstable();
+    }
     found
 }
 
 /// At most `most_sets` sets, and one at least, the largest first: a pool with many small profiles has more than can be considered. What is
 /// left of the limit is divided among the numbers of a kind.
 fn combine(
-    (kinds, most): (&[Kind], &dyn Fn(&Kind) -> i64),
+    (kinds, most): (&[Kind], fn(&Kind) -> i64),
     rest: &[usize],
     room: Room,
     most_sets: usize,
