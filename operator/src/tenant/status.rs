@@ -139,10 +139,12 @@ fn namespaces(seen: &Observed) -> ConditionUpdate {
     }
     let terminating: Vec<&str> = named(Role::Terminating);
     if !terminating.is_empty() {
-        let message = format!(
-            "{} is being deleted; it is created again afterwards if spec.namespaces lists it",
-            terminating.join(", ")
-        );
+        let blocked = |name: &&str| match teardown::reasons_of(seen, name) {
+            None => (*name).to_owned(),
+            Some(reasons) => format!("{name} ({reasons})"),
+        };
+        let named = terminating.iter().map(blocked).collect::<Vec<_>>().join(", ");
+        let message = format!("{named} is being deleted; it is created again afterwards if spec.namespaces lists it");
         return ConditionUpdate::no(NAMESPACES, reasons::NAMESPACE_TERMINATING, message);
     }
     let pending = named(Role::Missing).len() + named(Role::Adoptable).len();
@@ -169,7 +171,8 @@ fn conflict(seen: &Observed, name: &str) -> (Reason, String) {
         return because("is the operator's: choose another name in spec.namespaces");
     }
     if namespace.metadata.deletion_timestamp.is_some() {
-        return because("has no tenant and is being deleted; it is created again afterwards");
+        let blocked = teardown::reasons_of(seen, name).map(|reasons| format!(" ({reasons})")).unwrap_or_default();
+        return because(&format!("has no tenant and is being deleted{blocked}; it is created again afterwards"));
     }
     let label = format!("kubectl label namespace {name} {}=true", names::ADOPTABLE_LABEL);
     if seen.tenant.spec.namespaces.iter().any(|n| n.name == name && n.adopt) {

@@ -100,16 +100,22 @@ pub fn deleted_for(seen: &Observed) -> SignedDuration {
     seen.now.duration_since(since)
 }
 
-/// Why a namespace is still terminating: the namespace controller's messages.
+/// Why a namespace is still terminating: the namespace controller's messages, and finalizers of the namespace itself, which it does not report.
 pub fn blocker(seen: &Observed, namespace: &str) -> String {
-    let messages: Vec<&str> = seen
-        .namespaces
-        .get(namespace)
-        .map(|ns| ns.status.conditions.iter().filter(|c| c.status == "True").map(|c| c.message.as_str()).collect())
-        .unwrap_or_default();
-    if messages.is_empty() {
-        format!("{namespace} is terminating")
-    } else {
-        format!("{namespace}: {}", messages.join(" "))
+    match reasons_of(seen, namespace) {
+        None => format!("{namespace} is terminating"),
+        Some(reasons) => format!("{namespace}: {reasons}"),
     }
+}
+
+/// What keeps a namespace that is being deleted; `None`: nothing is reported, or it does not exist.
+pub fn reasons_of(seen: &Observed, namespace: &str) -> Option<String> {
+    let namespace = seen.namespaces.get(namespace)?;
+    let conditions = namespace.status.conditions.iter().filter(|c| c.status == "True");
+    let mut reasons: Vec<String> = conditions.map(|c| c.message.clone()).collect();
+    let finalizers = namespace.finalizers();
+    if !finalizers.is_empty() {
+        reasons.push(format!("the namespace has the finalizers {}", finalizers.join(", ")));
+    }
+    (!reasons.is_empty()).then(|| reasons.join("; "))
 }

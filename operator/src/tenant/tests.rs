@@ -552,6 +552,39 @@ fn deletion_that_is_blocked_ends_after_a_time_and_reports_the_reason() {
 }
 
 #[test]
+fn namespace_that_is_deleted_alone_is_named_with_what_keeps_it() {
+    let mut seen = converged(&json!({"namespaces": [{"name": "a1"}, {"name": "a2"}, {"name": "a3"}, {"name": "a4"}]}));
+    let condition =
+        |type_: &str, status: &str, message: &str| json!({"type": type_, "status": status, "message": message});
+    let mut delete = |name: &str, conditions: Value, finalizers: Option<Vec<String>>| {
+        let mut going = (*seen.namespaces[name]).clone();
+        going.metadata.deletion_timestamp =
+            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
+        going.metadata.finalizers = finalizers;
+        going.status.conditions = serde_json::from_value(conditions).unwrap();
+        seen.namespaces.insert(name.into(), Arc::new(going));
+    };
+    let kept = "Some content in the namespace has finalizers remaining: example.com/keep in 1 resource instances";
+    delete(
+        "a1",
+        json!([
+            condition("NamespaceDeletionContentFailure", "False", "none"),
+            condition("NamespaceFinalizersRemaining", "True", kept)
+        ]),
+        None,
+    );
+    let discovery = "Discovery failed for some groups, 1 failing: metrics.k8s.io/v1beta1";
+    delete("a2", json!([condition("NamespaceDeletionDiscoveryFailure", "True", discovery)]), None);
+    delete("a3", json!([]), Some(vec!["example.com/hold".into()]));
+    let (_, reason, message) = reason(&seen, "NamespacesReady");
+    assert_eq!(reason, "NamespaceTerminating");
+    let expected = format!(
+        "a1 ({kept}), a2 ({discovery}), a3 (the namespace has the finalizers example.com/hold) is being deleted; it is created again"
+    );
+    assert!(message.starts_with(&expected), "{message}");
+}
+
+#[test]
 fn protected_tenant_is_not_deleted() {
     let seen = deleted(converged(&json!({"deletionProtection": true})), 10_000);
     assert_eq!(teardown::writes(&seen), []);

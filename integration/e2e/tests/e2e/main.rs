@@ -45,6 +45,7 @@ mod memory_residue;
 mod memory_scrub;
 mod mig_manager;
 mod mps;
+mod namespace_blockers;
 mod node_health;
 mod nvidia_plugin;
 mod nvidia_plugin_shares;
