@@ -375,6 +375,11 @@ pub struct Disruption {
     /// the reason OutageRefused.
     #[serde(default)]
     pub allow_outage: bool,
+    /// How long a guarantee that flaps must stay the same before the GPUs follow it. It flaps when it has changed three times within 5 minutes
+    /// from growing to shrinking or back; every other change is followed at once. 0s to 5m; 0s: always at once.
+    #[serde(default = "half_a_minute")]
+    #[x_kube(validation = Rule::new("duration(self) <= duration('5m')").message("spec.disruption.settleTime: write at most 5m, such as 30s, or 0s to follow every change at once"))]
+    pub settle_time: DurationText,
 }
 
 /// A recurring time in which changes may start.
@@ -432,6 +437,7 @@ impl Default for Disruption {
             do_not_evict: DoNotEvict::default(),
             do_not_evict_for: one_week(),
             allow_outage: false,
+            settle_time: half_a_minute(),
         }
     }
 }
@@ -446,6 +452,10 @@ fn one_week() -> DurationText {
 
 fn half_an_hour() -> DurationText {
     text("30m")
+}
+
+fn half_a_minute() -> DurationText {
+    text("30s")
 }
 
 fn text(duration: &'static str) -> DurationText {
@@ -473,7 +483,7 @@ pub struct GpuPoolStatus {
     /// Generation of the spec that this status refers to; -1 before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Ready, Reconciling, Stalled; DemandMet: every guarantee is served; AgentSilent: agents of nodes do not report; NodesMarked: nodes are cordoned, tainted or marked as unhealthy; ForeignPartitioner: another
+    /// Ready, Reconciling, Stalled; DemandMet: every guarantee is served; AgentSilent: agents of nodes do not report; NodesMarked: nodes are cordoned, tainted or marked as unhealthy; DemandFlapping: guarantees change up and down; ForeignPartitioner: another
     /// product owns GPUs; EnforcementMet with spec.enforcement.minimum; RolledOut with spec.rollout.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
@@ -512,6 +522,9 @@ pub struct GpuPoolStatus {
     /// Guarantees that the pool cannot serve, each with a reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unsatisfied: Vec<String>,
+    /// The first 16 guarantees for the pool's profiles that change up and down, each with the field managers that change it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub flapping: Vec<FlappingGuarantee>,
     /// Used and total in one line for `kubectl get`, such as `mig-1g 2/7, mig-3g 1/2`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
@@ -566,6 +579,28 @@ pub struct PendingChange {
     pub gpu: i32,
     /// What it waits for, such as `Pending: nextWindow=2026-11-28T01:00:00Z`.
     pub message: String,
+}
+
+/// A guarantee that changes up and down.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct FlappingGuarantee {
+    /// Name of the GpuTenant.
+    pub tenant: String,
+    /// Name of the GpuProfile.
+    pub profile: String,
+    /// Field managers that have written the guarantee, from metadata.managedFields of the GpuTenant; 8 at most.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub writers: Vec<String>,
+    /// Changes since the guarantee last stayed the same for 5 minutes.
+    pub changes: i32,
+    /// Devices as the GpuTenant has them now.
+    pub wanted: i32,
+    /// Devices that are planned.
+    pub planned: i32,
+    /// When `wanted` is planned if it stays; absent once it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub planned_at: Option<Time>,
 }
 
 /// When a window opens and closes.

@@ -2,11 +2,14 @@
 //!
 //! Users may write `metadata.managedFields` of their objects. The API server accepts and serves a time after the year 9999, which no parser of RFC 3339
 //! reads, and nested fields that exceed the parser's depth or need a hundred times their text in memory. One such object would fail each list of its
-//! kind and delay each watch. So only the managers' names are read, and the parser skips the rest without building it.
+//! kind and delay each watch. So only the managers' names, their times, and whether they own guarantees are read, and the parser skips the rest without
+//! building it.
+
+mod owned;
 
 use std::{borrow::Cow, collections::BTreeMap, fmt, marker::PhantomData};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, OwnerReference, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry, OwnerReference, Time};
 use kube::{Resource, core::ObjectMeta};
 use serde::{
     Deserialize, Deserializer,
@@ -15,7 +18,7 @@ use serde::{
         value::MapAccessDeserializer,
     },
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// All fields; their times are written by the API server alone.
 #[derive(Deserialize, Default)]
@@ -37,11 +40,16 @@ struct Read {
     uid: Option<String>,
 }
 
-/// Who has written fields.
+/// Who has written fields, and when.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Manager {
     manager: Option<String>,
+    #[serde(deserialize_with = "time")]
+    time: Option<Time>,
+    /// It owns guarantees of a tenant.
+    #[serde(rename = "fieldsV1", deserialize_with = "owned::guarantees")]
+    guarantees: bool,
 }
 
 /// Reads metadata without managed fields.
@@ -52,7 +60,7 @@ pub fn read<'de, D: Deserializer<'de>>(from: D) -> Result<ObjectMeta, D::Error> 
     Ok(ObjectMeta { managed_fields: None, ..with_managers(from)? })
 }
 
-/// Reads metadata with the names of managers.
+/// Reads metadata with the managers. The fields of one that owns guarantees are `f:spec` with `f:gpus`, others have none.
 fn with_managers<'de, D: Deserializer<'de>>(from: D) -> Result<ObjectMeta, D::Error> {
     let Read {
         annotations,
@@ -70,7 +78,12 @@ fn with_managers<'de, D: Deserializer<'de>>(from: D) -> Result<ObjectMeta, D::Er
         resource_version,
         uid,
     } = Read::deserialize(from)?;
-    let named = |Manager { manager }| ManagedFieldsEntry { manager, ..ManagedFieldsEntry::default() };
+    let named = |Manager { manager, time, guarantees }| ManagedFieldsEntry {
+        manager,
+        time,
+        fields_v1: guarantees.then(|| FieldsV1(json!({"f:spec": {"f:gpus": {}}}))),
+        ..ManagedFieldsEntry::default()
+    };
     Ok(ObjectMeta {
         annotations,
         creation_timestamp,
@@ -99,7 +112,7 @@ pub fn time<'de, D: Deserializer<'de>, T: DeserializeOwned>(from: D) -> Result<O
     Ok(text.and_then(|text| serde_json::from_value(Value::String(text)).ok()))
 }
 
-/// An object of a type with all fields; of its managed fields only the managers' names.
+/// An object of a type with all fields; of its managed fields only the managers, and which of them own guarantees.
 #[derive(Clone, Debug)]
 pub struct Unmanaged<K>(pub K);
 
@@ -150,7 +163,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Fields<A> {
     }
 }
 
-/// Metadata with the names of managers.
+/// Metadata with the managers.
 #[derive(Deserialize)]
 struct Managed(#[serde(deserialize_with = "with_managers")] ObjectMeta);
 
@@ -226,6 +239,30 @@ mod tests {
         assert!(serde_json::from_str::<Pod>(&text).is_err(), "no parser goes as deep");
         let pod = serde_json::from_str::<Unmanaged<Pod>>(&text).unwrap();
         assert_eq!(pod.meta().name.as_deref(), Some("p"));
+    }
+
+    #[test]
+    fn manager_that_owns_guarantees_is_found_whatever_else_it_owns() {
+        let entry = |fields: Value| json!({"manager": "x", "time": "2026-01-01T00:00:00Z", "fieldsV1": fields});
+        for (fields, owns) in [
+            (
+                json!({"f:metadata": {}, "f:spec": {"f:gpus": {"k:{\"profile\":\"p\"}": {"f:count": {}}}, "f:trust": {}}}),
+                true,
+            ),
+            (json!({"f:spec": {"f:gpus": {}}}), true),
+            (json!({"f:spec": {"f:trust": {}}}), false),
+            (json!({"f:gpus": {}, "f:spec": [{"f:gpus": {}}]}), false),
+            (json!([1, "f:spec"]), false),
+            (json!({"f:spec": 7}), false),
+            (Value::Null, false),
+        ] {
+            let metadata = json!({"name": "t", "managedFields": [entry(fields.clone())]});
+            let read = with_managers(metadata).unwrap().managed_fields.unwrap();
+            assert_eq!((read[0].fields_v1.is_some(), read[0].time.is_some()), (owns, true), "{fields}");
+        }
+        let twice = r#"{"managedFields": [{"manager": "x", "fieldsV1": {"f:spec": {"f:gpus": {}}, "f:spec": {}}}]}"#;
+        let read = with_managers(&mut serde_json::Deserializer::from_str(twice)).unwrap().managed_fields.unwrap();
+        assert!(read[0].fields_v1.is_some());
     }
 
     #[test]

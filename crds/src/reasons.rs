@@ -88,6 +88,7 @@ table! { TYPES:
     "EnforcementMet", "GpuPool", "Every node of the pool can limit shares as spec.enforcement.minimum demands; only with a minimum other than None.", "See the reason.";
     "AgentSilent", "GpuPool", "The agent of a node does not report: its devices do not count as free, and no change starts there.", "Do what the message says; when the agent returns all resumes, except a staged rollout that has stopped.";
     "NodesMarked", "GpuPool", "Others have cordoned or tainted nodes, or marked them as unhealthy: their free devices do not count, and no change starts or proceeds there. Running pods keep their devices.", "When the node is in order, uncordon it or remove the taint; spec.health says what counts.";
+    "DemandFlapping", "GpuPool", "A guarantee for a profile of the pool changes up and down again and again. Its changes wait for spec.disruption.settleTime.", "Let one writer own the field: status.flapping names them.";
     "NvmlReady", "GpuNode", "NVML responds.", "See the reason.";
     "Resized", "GpuProfile", "No running pod has more memory than device.fraction.memory. The condition exists only while it is False.", "See the reason.";
     "IntervalApplied", "GpuProfile", "The length of time-slices is set; only with device.timeSlice.interval other than Default.", "See the reason.";
@@ -127,6 +128,7 @@ reasons! { CONDITIONS:
     DELETING = "Deleting", "GpuTenant, GpuPool", "The object is being deleted.", "Wait; the message names what is left.";
     DELETION_BLOCKED = "DeletionBlocked", "GpuTenant", "A namespace has not gone in time.", "The message names what blocks it, such as a finalizer.";
     DELETION_PROTECTED = "DeletionProtected", "GpuTenant", "Deletion was requested and spec.deletionProtection is true.", "Set spec.deletionProtection to false to delete.";
+    DEMAND_SETTLED = "DemandSettled", "GpuPool", "No guarantee for a profile of the pool changes up and down.", "None.";
     DESTROYING = "Destroying", "GpuNode", "MIG instances are being destroyed.", "Wait.";
     DEVICE_PLUGIN_DOWN = "DevicePluginDown", "GpuNode", "kubelet lists none of the devices that NVIDIA's device plugin has to advertise on the node.", "See that the plugin's pod runs there, and read its log.";
     DRIVER_NOT_FOUND = "DriverNotFound", "GpuNode", "libnvidia-ml.so.1 was not found.", "Install the driver, or set agent.driverRoot.";
@@ -134,6 +136,7 @@ reasons! { CONDITIONS:
     ENFORCED = "Enforced", "GpuTenant", "The quotas are enforced.", "None.";
     ENFORCEMENT_TOO_WEAK = "EnforcementTooWeak", "GpuPool", "A node cannot limit the memory of shares as spec.enforcement.minimum demands, and offers none.", "Do what the message says for the node, or lower the minimum.";
     FAILED = "Failed", "GpuNode", "The agent's last step on a GPU failed.", "See status.gpus[].error.";
+    FLAPPING = "Flapping", "GpuPool", "A guarantee has changed from growing to shrinking or back three times within 5 minutes. GPUs follow it when it has stayed the same for spec.disruption.settleTime.", "Take spec.gpus of the GpuTenant out of all manifests but one; the message and status.flapping name the field managers.";
     FIXED_DOES_NOT_FIT = "FixedDoesNotFit", "GpuPool", "The layout in spec.layout.fixed does not fit on the board.", "Correct spec.layout.fixed.";
     FOREIGN_PARTITIONER = "ForeignPartitioner", "GpuPool", "Another product, or a newer release of this one, owns GPUs of a node of the pool.", "Do what the message says.";
     FOUND = "Found", "GpuPool", "Another owner was found.", "See the message.";

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use gputenancy_crds::{GpuNode, condition, vcluster};
+use gputenancy_crds::{GpuNode, GpuPool, condition, vcluster};
 use gputenancy_engine::{
     ownership::DRA_DRIVER,
     projection::{project_node, strip_metadata},
@@ -38,7 +38,7 @@ pub fn document(world: &World) -> Value {
     let fleet = &world.fleet;
     let mut items = Vec::new();
     items.extend(fleet.profiles.iter().map(|p| spec_of(p, &p.spec)));
-    items.extend(fleet.pools.iter().map(|p| spec_of(p, &p.spec)));
+    items.extend(fleet.pools.iter().map(pool));
     items.extend(world.tenants.iter().map(|tenant| {
         let mut tenant = tenant.clone();
         tenant.spec.owners.clear();
@@ -102,6 +102,16 @@ fn spec_of<K: Resource<DynamicType = ()>>(object: &K, spec: &impl Serialize) -> 
         }
     }
     json!({"apiVersion": K::api_version(&()), "kind": K::kind(&()), "metadata": metadata, "spec": spec})
+}
+
+/// A pool, with the guarantees that wait because they flap.
+fn pool(pool: &GpuPool) -> Value {
+    let mut document = spec_of(pool, &pool.spec);
+    let flapping = pool.status.as_ref().map(|status| &status.flapping).filter(|flapping| !flapping.is_empty());
+    if let (Value::Object(fields), Some(flapping)) = (&mut document, flapping) {
+        fields.insert("status".into(), json!({"flapping": flapping}));
+    }
+    document
 }
 
 fn gpu_node(node: &GpuNode) -> Value {

@@ -38,6 +38,27 @@ fn snapshot_gives_the_same_preview_as_its_cluster() {
 }
 
 #[test]
+fn plan_says_which_guarantees_wait_because_they_flap_also_from_a_snapshot() {
+    let mut world = World::of(read(TWO_TEAMS));
+    let pool = &mut world.fleet.pools[0];
+    let flapping = json!([
+        {"tenant": "team-b", "profile": "mig-3g", "writers": ["argocd", "flux"], "changes": 7, "wanted": 3, "planned": 1, "plannedAt": "2026-01-01T00:00:00Z"},
+        {"tenant": "team-a", "profile": "mig-1g", "changes": 5, "wanted": 2, "planned": 2},
+    ]);
+    pool.status = Some(serde_json::from_value(json!({"flapping": flapping})).unwrap());
+    let name = pool.metadata.name.clone().unwrap();
+    let again = World::of(read(&snapshot::to_yaml(&world).unwrap()));
+    for world in [&world, &again] {
+        let notes = plan(world, include_str!("fixtures/grow.yaml")).notes;
+        let expected = format!(
+            "pool {name}: the guarantee of tenant team-b for mig-3g has changed 7 times up and down, written by argocd, flux: the operator plans 1 devices, and 3 from 2026-01-01T00:00:00Z on if it stays"
+        );
+        assert!(notes.contains(&expected), "{notes:?}");
+        assert!(!notes.iter().any(|note| note.contains("team-a for")), "{notes:?}");
+    }
+}
+
+#[test]
 fn snapshot_is_independent_of_list_order() {
     let world = World::of(read(BUSY));
     let mut reading = read(BUSY);

@@ -26,6 +26,7 @@ pub struct Metrics {
     foreign: Gauges<1>,
     silent_agents: Gauges<1>,
     marked_nodes: Gauges<1>,
+    flapping_guarantees: Gauges<1>,
     stopped_rollouts: Gauges<1>,
     canaries: Counters<1>,
     budget_moves: Histogram,
@@ -72,6 +73,12 @@ impl Default for Metrics {
                 r,
                 "marked_nodes",
                 "Nodes that others have cordoned, tainted or marked as unhealthy, as named by the condition NodesMarked of their pool",
+                Family::default(),
+            ),
+            flapping_guarantees: register(
+                r,
+                "flapping_guarantees",
+                "Guarantees that change up and down, as named by the condition DemandFlapping of their pool",
                 Family::default(),
             ),
             stopped_rollouts: register(
@@ -144,6 +151,11 @@ impl Metrics {
         count_pools(&self.marked_nodes, pools);
     }
 
+    /// The pool of each guarantee that flaps.
+    pub fn flapping_guarantees<'a>(&self, pools: impl Iterator<Item = &'a str>) {
+        count_pools(&self.flapping_guarantees, pools);
+    }
+
     /// The pools whose rollout has stopped.
     pub fn stopped_rollouts<'a>(&self, pools: impl Iterator<Item = &'a str>) {
         self.stopped_rollouts.clear();
@@ -210,6 +222,7 @@ mod tests {
         metrics.foreign(["HAMi", "HAMi"].into_iter());
         metrics.silent_agents(["a100", "a100"].into_iter());
         metrics.marked_nodes(["a100"].into_iter());
+        metrics.flapping_guarantees(["a100"].into_iter());
         for reason in [reasons::CANARY_FAILED, reasons::ROLLING_BACK] {
             metrics.event(reason);
         }
@@ -217,6 +230,7 @@ mod tests {
         assert!(text.contains("gputenancy_operator_foreign_partitioners{by=\"HAMi\"} 2"), "{text}");
         assert!(text.contains("gputenancy_operator_silent_agents{pool=\"a100\"} 2"), "{text}");
         assert!(text.contains("gputenancy_operator_marked_nodes{pool=\"a100\"} 1"), "{text}");
+        assert!(text.contains("gputenancy_operator_flapping_guarantees{pool=\"a100\"} 1"), "{text}");
         assert!(text.contains("gputenancy_operator_canaries_total{state=\"failed\"} 1"), "{text}");
         assert!(!text.contains("state=\"passed\""), "{text}");
         assert!(text.contains("gputenancy_operator_api_writes_total{kind=\"Namespace\",verb=\"apply\"} 1"), "{text}");

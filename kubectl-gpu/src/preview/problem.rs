@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gputenancy_crds::ChangePhase;
+use gputenancy_crds::{ChangePhase, FlappingGuarantee, GpuPool};
 use kube::ResourceExt as _;
 
 use super::{
@@ -43,6 +43,20 @@ fn messages(planned: &PlannedWorld<'_>) -> Vec<(&'static str, String)> {
     found
 }
 
+/// Guarantees of the pool that wait because they flap: this plan follows them at once, and the operator's later.
+fn flapping(pool: &GpuPool) -> impl Iterator<Item = String> {
+    let waits = |flapping: &FlappingGuarantee| {
+        let FlappingGuarantee { tenant, profile, writers, changes, wanted, planned, planned_at } = flapping;
+        let at = planned_at.as_ref()?.0;
+        let by = if writers.is_empty() { String::new() } else { format!(", written by {}", writers.join(", ")) };
+        Some(format!(
+            "pool {}: the guarantee of tenant {tenant} for {profile} has changed {changes} times up and down{by}: the operator plans {planned} devices, and {wanted} from {at} on if it stays",
+            pool.name_any(),
+        ))
+    };
+    pool.status.iter().flat_map(|status| &status.flapping).filter_map(waits)
+}
+
 /// Sentences without need for action.
 pub(super) fn notes(new: &PlannedWorld<'_>, changes: &[GpuChange], more: &[String]) -> Vec<String> {
     let mut notes: Vec<String> = more.to_vec();
@@ -52,6 +66,7 @@ pub(super) fn notes(new: &PlannedWorld<'_>, changes: &[GpuChange], more: &[Strin
             notes.extend(window::of(pool, new.world.taken_at).note(pool, estimate::total(&mine)));
         }
     }
+    notes.extend(new.world.fleet.pools.iter().flat_map(flapping));
     let unchanged = new.plan.gpus.iter().filter(|(key, gpu)| gpu.target.is_none() && new.in_progress(key).is_none());
     notes.extend(unchanged.filter_map(|(key, _)| new.plan.reason(key)));
     for node in new.members.keys().filter(|n| !new.world.fleet.gpu_nodes.contains_key(n.as_str())) {

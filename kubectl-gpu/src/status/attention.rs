@@ -109,7 +109,8 @@ pub(super) fn of_pods(node: &NodeStatus) -> Vec<String> {
 /// About a pool. The operator watches the pods of agents, which this program does not read.
 pub(super) fn of_pool(pool: &GpuPool) -> Vec<String> {
     let conditions = pool.status.iter().flat_map(|s| &s.conditions);
-    let silent = |c: &Condition| ["AgentSilent", "NodesMarked"].contains(&c.type_.as_str()) && c.status == "True";
+    let found = ["AgentSilent", "NodesMarked", "DemandFlapping"];
+    let silent = |c: &Condition| found.contains(&c.type_.as_str()) && c.status == "True";
     let stopped = |c: &Condition| reasons::ROLLOUT_STOPPED == c.reason.as_str();
     let weak = |c: &Condition| reasons::ENFORCEMENT_TOO_WEAK == c.reason.as_str() && c.type_ == "EnforcementMet";
     let found = conditions.filter(|c| silent(c) || stopped(c) || weak(c));

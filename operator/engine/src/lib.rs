@@ -2,6 +2,7 @@
 
 pub mod adoption;
 pub mod change;
+pub mod demand;
 mod duration;
 pub mod event;
 pub mod fingerprint;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gputenancy_crds::{names, quantity::Amount, vcluster};
+use gputenancy_crds::{GpuTenant, names, quantity::Amount, vcluster};
 use k8s_openapi::{
     api::{
         core::v1::{Namespace, Node, Pod, ResourceQuota, ScopeSelector, Taint},
@@ -10,7 +10,7 @@ use k8s_openapi::{
     },
     apimachinery::pkg::{
         api::resource::Quantity,
-        apis::meta::v1::{OwnerReference, Time},
+        apis::meta::v1::{ManagedFieldsEntry, OwnerReference, Time},
     },
 };
 use kube::{Resource, ResourceExt as _, core::ObjectMeta};
@@ -361,6 +361,19 @@ pub fn strip_metadata<K: Resource>(object: &mut K) {
     if let Some(annotations) = &mut meta.annotations {
         annotations.retain(|key, _| key.starts_with("gputenancy.io/"));
     }
+}
+
+/// As [`strip_metadata`]; keeps the field managers that wrote the guarantees last, for [`demand`](crate::demand).
+pub fn project_tenant(tenant: &mut GpuTenant) {
+    let mut writers = tenant.metadata.managed_fields.take().unwrap_or_default();
+    writers.retain(|entry| entry.fields_v1.is_some());
+    let last = writers.iter().filter_map(|entry| entry.time.clone()).max();
+    writers.retain(|entry| entry.time == last);
+    for ManagedFieldsEntry { api_version, fields_type, fields_v1, operation, .. } in &mut writers {
+        (*api_version, *fields_type, *fields_v1, *operation) = (None, None, None, None);
+    }
+    strip_metadata(tenant);
+    tenant.metadata.managed_fields = (!writers.is_empty()).then_some(writers);
 }
 
 /// The projection of an object whose type declares only what is read.

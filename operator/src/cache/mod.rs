@@ -32,7 +32,7 @@ use gputenancy_engine::{
     ownership::DRA_DRIVER,
     projection::{
         SlimAgentPod, SlimNamespace, SlimNode, SlimPod, SlimQuota, SlimSlice, project_agent_pod, project_namespace,
-        project_node, project_pod, projected, strip_metadata,
+        project_node, project_pod, project_tenant, projected, strip_metadata,
     },
 };
 use gputenancy_rights::operator::Locations;
@@ -279,7 +279,7 @@ fn valid_tenant(event: watcher::Event<Unmanaged<DeserializeGuard<GpuTenant>>>) -
     let Unmanaged(guarded) = guarded;
     match guarded.0 {
         Ok(mut tenant) => {
-            strip_metadata(&mut tenant);
+            project_tenant(&mut tenant);
             wrap(tenant)
         }
         Err(error) => {

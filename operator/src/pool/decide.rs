@@ -11,6 +11,7 @@ use kube::ResourceExt as _;
 use super::{
     bypass,
     canary::{self, OrphanedCanary},
+    flapping,
     fleet_plan::FleetPlan,
     gpu_changes::{self, ChangeInputs},
     inventory::Inventory,
@@ -32,7 +33,9 @@ use crate::{
     fleet_view::FleetView,
     plan::{GpuKey, NodeName, Planner, PodName},
 };
-use gputenancy_engine::{adoption, change::ChangeDecision, fleet::Fleet, partitioner::MigConfigs};
+use gputenancy_engine::{
+    adoption, change::ChangeDecision, demand::Demands, fleet::Fleet, partitioner::MigConfigs,
+};
 
 /// Everything that is to be written.
 #[derive(Clone, Debug, Default)]
@@ -73,6 +76,8 @@ pub struct FleetDecision {
     pub silent_agents: Vec<String>,
     /// The pool of each node that the pool's condition `NodesMarked` names, for metrics.
     pub marked_nodes: Vec<String>,
+    /// The pool of each guarantee that the pool's condition `DemandFlapping` names, for metrics.
+    pub flapping: Vec<String>,
     /// Pools whose rollout has stopped, for metrics.
     pub stopped_rollouts: Vec<String>,
     /// Decide again at this time even if nothing changed.
@@ -106,6 +111,13 @@ pub struct Remembered {
     pub views: NodeViews,
     /// Pods by what they matter for.
     pub pods: PodIndex,
+    /// Guarantees that have changed a short time ago.
+    pub demands: Demands,
+}
+
+/// The fleet with the guarantees that are planned, if they differ from those that the tenants have now.
+fn damped(fleet: &Fleet, demands: &Demands) -> Option<Fleet> {
+    demands.planned(fleet).map(|tenants| Fleet { tenants, ..fleet.clone() })
 }
 
 /// The fleet with the layouts that agents retain, and with placements as the components chose them; `None`: as it is.
@@ -116,9 +128,13 @@ fn adopted(fleet: &Fleet) -> Option<Fleet> {
 
 /// Decides. What is remembered of the last decision saves the work for what has not changed since.
 pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecision {
-    let Remembered { visits, states, ownership, planner, views, pods } = remembered;
+    let Remembered { visits, states, ownership, planner, views, pods, demands } = remembered;
     let adopted = adopted(cached.fleet);
     let fleet = adopted.as_ref().unwrap_or(cached.fleet);
+    demands.update(fleet, cached.now);
+    let demands = &*demands;
+    let damped = damped(fleet, demands);
+    let fleet = damped.as_ref().unwrap_or(fleet);
     let inventory = &Inventory { fleet, ..*cached };
     let mut visited = visits.begin(inventory);
     pods.update(fleet);
@@ -173,6 +189,7 @@ pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecis
         stages: &stages,
         overruns: &overruns,
         tolerated: inventory.tolerated,
+        demands,
         now: inventory.now,
     };
     let by_plugin = fleet.gpu_nodes.values().filter(|node| plugin_configs::is_by_plugin(node));
@@ -196,6 +213,7 @@ pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecis
         conflicting: ownership.conflicting.values().copied().collect(),
         silent_agents: silence::pools(silent, &ownership.members, inventory.now).map(ToString::to_string).collect(),
         marked_nodes: marks.nodes().filter_map(|n| ownership.pool_of(n)).map(ToString::to_string).collect(),
+        flapping: flapping::pools(fleet, demands, inventory.now),
         stopped_rollouts: stages.stopped().map(str::to_owned).collect(),
         wake: decisions
             .values()
@@ -206,6 +224,7 @@ pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecis
             .chain(bypass.retry_at)
             .chain(silence::next_deadline(silent, inventory.now))
             .chain(marks.next_turn(inventory.now))
+            .chain(demands.next(inventory.now))
             .chain(by_plugin.filter_map(|n| node_specs::plugin_step(inventory, n, true)?.wake))
             .chain(windows.values().filter_map(|w| w.as_ref().ok()?.turns()))
             .min(),

@@ -9,6 +9,7 @@ pub(crate) mod decide;
 mod devices;
 mod discovery;
 mod enforcement;
+mod flapping;
 pub(crate) mod fleet;
 mod fleet_plan;
 mod gpu_changes;
@@ -215,6 +216,7 @@ impl Controller {
         metrics.stopped_rollouts(decision.stopped_rollouts.iter().map(String::as_str));
         metrics.silent_agents(decision.silent_agents.iter().map(String::as_str));
         metrics.marked_nodes(decision.marked_nodes.iter().map(String::as_str));
+        metrics.flapping_guarantees(decision.flapping.iter().map(String::as_str));
         self.view.send_if_modified(|old| {
             let differs = **old != decision.view;
             if differs {

@@ -15,7 +15,7 @@ use k8s_openapi::{
 use kube::ResourceExt;
 
 use super::{
-    enforcement, marks,
+    enforcement, flapping, marks,
     node_specs::is_releasable,
     node_states::NodeStates,
     node_views::NodeViews,
@@ -29,6 +29,7 @@ use super::{
 use crate::plan::{GpuKey, NodeName, Plan, Problem, membership, resource_name};
 use gputenancy_engine::{
     change::{ChangeDecision, Window, WindowError},
+    demand::Demands,
     fleet::Fleet,
 };
 
@@ -60,6 +61,8 @@ pub struct Seen<'a> {
     pub overruns: &'a BTreeMap<String, String>,
     /// Key of the taint that pods of tenants tolerate.
     pub tolerated: &'a Tolerated,
+    /// Guarantees that have changed a short time ago.
+    pub demands: &'a Demands,
     /// The time.
     pub now: Timestamp,
 }
@@ -108,6 +111,8 @@ pub fn pool(seen: &Seen<'_>, pool: &GpuPool) -> GpuPoolStatus {
     updates.extend(enforcement::condition(pool.spec.enforcement.minimum, mine));
     updates.push(silence::update(seen.states.silent(), nodes, &old.conditions, seen.now));
     updates.push(marks::update(seen.states.marks(), nodes, seen.overruns.get(&name)));
+    let (flapping, update) = flapping::report(pool, seen.demands, seen.now);
+    updates.push(update);
     let (rollout, rolled_out) = seen.stages.report(&name).unzip();
     updates.extend(rolled_out);
     let summary =
@@ -124,6 +129,7 @@ pub fn pool(seen: &Seen<'_>, pool: &GpuPool) -> GpuPoolStatus {
         next_window: next_window(seen, &name),
         unmet: Some(unmet(seen, &name)),
         unsatisfied,
+        flapping,
         summary: Some(summary),
         profiles,
         rollout,
@@ -187,8 +193,8 @@ fn foreign(seen: &Seen<'_>, pool: &str) -> ConditionUpdate {
     ConditionUpdate::yes(FOREIGN, reasons::FOUND, message)
 }
 
-/// The events of a pool whose conditions have changed: a new reason of `Ready`, and other owners, silent agents and marked nodes that
-/// come and go.
+/// The events of a pool whose conditions have changed: a new reason of `Ready`, and other owners, silent agents, marked nodes and
+/// guarantees that flap, which come and go.
 pub fn news(before: &[Condition], now: &[Condition]) -> Vec<(EventType, Reason, String)> {
     let of = |all: &[Condition], type_: &str| all.iter().find(|c| c.type_ == type_).cloned();
     let mut news = Vec::new();
@@ -213,6 +219,7 @@ pub fn news(before: &[Condition], now: &[Condition]) -> Vec<(EventType, Reason, 
     }
     news.extend(silence::event(before, now));
     news.extend(marks::event(before, now));
+    news.extend(flapping::event(before, now));
     news.extend(rollout::event(before, now));
     news
 }

@@ -2,6 +2,7 @@
 
 mod bypass;
 mod enforcement;
+mod flapping;
 mod incremental;
 mod large_fleet;
 mod left_over;

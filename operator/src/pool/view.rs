@@ -6,7 +6,7 @@ use gputenancy_crds::{FractionSize, GpuProfileSpec};
 use gputenancy_engine::quota::device_weights;
 use kube::ResourceExt;
 
-use super::{devices, status::Seen};
+use super::{devices, flapping, status::Seen};
 use crate::{
     fleet_view::{Contract, FleetView, ProfileView, TenantView},
     plan::{Problem, Snapshot, resource_name, trust_needed},
@@ -33,6 +33,9 @@ pub fn view(seen: &Seen<'_>, snapshot: &Snapshot) -> FleetView {
         if let Problem::Shortage { tenant, .. } = problem {
             shortages.entry(tenant.as_str()).or_default().push(problem.for_tenant());
         }
+    }
+    for (tenant, waits) in flapping::waiting(seen.demands, seen.now) {
+        shortages.entry(tenant).or_default().push(waits);
     }
     let tenants = seen.fleet.tenants.iter().map(|t| {
         let shortages = shortages.remove(t.metadata.name.as_deref().unwrap_or_default()).unwrap_or_default().into();

@@ -94,7 +94,7 @@ async fn churn(world: &World) -> Result<()> {
         "apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuPool", "metadata": {"name": "all"},
         "spec": {
             "nodeSelector": {"matchLabels": {"gputenancy.io/lab-gpu": "true"}}, "profiles": ["mig-1g", "mig-2g", "mig-3g"],
-            "disruption": {"maxUnavailable": 2},
+            "disruption": {"maxUnavailable": 2, "settleTime": "0s"},
         },
     });
     world

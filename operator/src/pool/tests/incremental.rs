@@ -239,8 +239,10 @@ proptest! {
         let (mut world, mut remembered) = (World::new(), Remembered::default());
         for (number, step) in steps.iter().enumerate() {
             happen(&mut world, step);
+            // as the settling of marks, that of guarantees follows from the history
+            let mut fresh = Remembered { demands: remembered.demands.clone(), ..Remembered::default() };
             let decision = world.decide(&mut remembered);
-            let first = world.decide(&mut Remembered::default());
+            let first = world.decide(&mut fresh);
             prop_assert_eq!(format!("{:#?}", &decision), format!("{:#?}", &first), "after step {}: {:?}", number, step);
             if *step == Step::Settle {
                 world.carry_out(&decision);
