@@ -88,6 +88,11 @@ impl AllocationJournal {
         entries.withdrawn.extend(withdrawn.map(|(id, _)| id));
     }
 
+    /// The resource has no plugin server from now on.
+    pub fn forget(&self, resource: &str) {
+        self.entries().published.remove(resource);
+    }
+
     /// The lists published last.
     pub fn published(&self) -> DeviceLists {
         self.entries().published.clone()

@@ -30,6 +30,7 @@ use super::{
     requests::PodRequests,
     sandbox::Sandboxes,
     serve::serve,
+    stale_names::{Observation as StaleObservation, StaleNames, Step as StaleStep},
     watchers::ListWatchers,
 };
 use crate::{
@@ -145,6 +146,9 @@ struct Manager<'a> {
     /// Generation of the view in the CDI specification.
     spec_generation: u64,
     state: State,
+    stale: StaleNames,
+    /// Stopped servers that may not have removed their socket yet.
+    stopped: BTreeMap<String, CancellationToken>,
     /// See [`allocatable::propagation`].
     propagation: Duration,
     /// Owners, and whether kubelet has reported them.
@@ -166,6 +170,9 @@ struct Server {
     watchers: ListWatchers,
     /// Makes the server register again.
     register: Arc<Notify>,
+    stop: CancellationToken,
+    /// It has ended.
+    ended: CancellationToken,
 }
 
 /// What was observed in one reconcile.
@@ -204,6 +211,8 @@ impl<'a> Manager<'a> {
             other_limiter: None,
             spec_generation: 0,
             state: State::default(),
+            stale: StaleNames::default(),
+            stopped: BTreeMap::new(),
             propagation: allocatable::MIN_PROPAGATION,
             owners: Owners::new(),
             answered: false,
@@ -236,6 +245,9 @@ impl<'a> Manager<'a> {
         }
         if !step.actions.is_empty() {
             self.active_until = Instant::now() + ACTIVE_FOR;
+        }
+        if view.generation > 0 && outcome.is_ok() && !stopping {
+            self.drop_stale_names(&observed, &wanted).await;
         }
         let applied = outcome.is_ok() && self.applied(&observed, &step, &wanted).await;
         let poll_outcome = match (applied, outcome.is_ok()) {
@@ -313,6 +325,7 @@ impl<'a> Manager<'a> {
         self.servers.clear();
         self.lookup.journal = Arc::default();
         (self.state, self.spec_generation, self.served_owners) = (State::default(), 0, None);
+        (self.stale, self.stopped) = (StaleNames::default(), BTreeMap::new());
         tracing::info!("another device plugin advertises the devices");
     }
 
@@ -334,6 +347,35 @@ impl<'a> Manager<'a> {
         let (state, step) = allocatable::step(&self.state, &seen);
         (self.state, self.may_exit) = (state, step.may_exit);
         step
+    }
+
+    /// Stops the servers of resources without devices, and removes their names from the Node once kubelet has forgotten them.
+    async fn drop_stale_names(&mut self, observed: &Observed, wanted: &DeviceLists) {
+        let none = BTreeMap::new();
+        let requested = self.channels.requests.borrow().as_ref().map(PodRequests::total);
+        let StaleStep { stop, remove } = self.stale.step(&StaleObservation {
+            wanted,
+            published: &observed.published,
+            zero: observed.node.as_ref().map_or(&none, |node| &node.zero),
+            kubelet: observed.listed.as_ref(),
+            requested: requested.as_ref(),
+            now: Instant::now(),
+        });
+        for resource in stop {
+            self.journal().forget(&resource);
+            if let Some(server) = self.servers.remove(&resource) {
+                tracing::info!(resource, "stopping the plugin of a resource without devices");
+                server.stop.cancel();
+                self.stopped.insert(resource, server.ended);
+            }
+        }
+        if remove.is_empty() {
+            return;
+        }
+        // tried again later
+        if let Err(error) = self.node.remove(&remove).await {
+            tracing::warn!(%error, names = ?remove, "resources without devices not removed from the node");
+        }
     }
 
     /// A sentence for the condition. A failure precedes, and is logged once.
@@ -478,6 +520,7 @@ impl<'a> Manager<'a> {
     fn start_server(&mut self, resource: &str, list: &DeviceList) -> Server {
         let (list, register) = (watch::Sender::new(list.clone()), Arc::default());
         let watchers = ListWatchers::new(self.wake.clone());
+        let (stop, ended) = (self.stop.child_token(), CancellationToken::new());
         let plugin = Plugin {
             resource: resource.to_owned(),
             lookup: self.lookup.clone(),
@@ -490,10 +533,19 @@ impl<'a> Manager<'a> {
             watchers: watchers.clone(),
             config: self.config.clone(),
             metrics: self.metrics.clone(),
-            stop: self.stop.clone(),
+            stop: stop.clone(),
         };
-        self.tasks.spawn(serve(plugin, Arc::clone(&register)));
-        Server { list, watchers, register }
+        // both have the same socket
+        let before = self.stopped.remove(resource);
+        let (served, on_end) = (serve(plugin, Arc::clone(&register)), ended.clone().drop_guard());
+        self.tasks.spawn(async move {
+            if let Some(before) = before {
+                before.cancelled().await;
+            }
+            served.await;
+            drop(on_end);
+        });
+        Server { list, watchers, register, stop, ended }
     }
 
     /// The view is applied: kubelet cannot allocate a device that it does not advertise, and every allocated device shows its owner.

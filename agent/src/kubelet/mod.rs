@@ -17,6 +17,7 @@ pub mod requests;
 pub mod runtime_classes;
 pub mod sandbox;
 mod serve;
+mod stale_names;
 mod watchers;
 
 use std::{fs, io, path::Path};

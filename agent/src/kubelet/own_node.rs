@@ -1,9 +1,10 @@
 //! The node's own `status.allocatable`: watched, and patched entry by entry.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use futures::StreamExt;
-use k8s_openapi::api::core::v1::Node;
+use gputenancy_crds::names::AGENT_MANAGER;
+use k8s_openapi::api::core::v1::{Node, NodeStatus};
 use kube::{
     Api, Client,
     api::{Patch, PatchParams},
@@ -20,6 +21,9 @@ pub struct Allocatable {
     version: Option<u128>,
     /// Numbers of devices.
     pub counts: Counts,
+    /// Names with the amount 0 in capacity and allocatable. True: they are the agent's, by their domain, or because its allocatable was last
+    /// changed by an agent.
+    pub zero: BTreeMap<String, bool>,
     /// kai-gpu-fractioning limits memory on the node. Its operator adds the condition to the nodes that its configuration selects, and removes it
     /// with the configuration; while the operator is down its status is Unknown, and the limits stay.
     pub fractioning: bool,
@@ -34,8 +38,40 @@ impl From<&Node> for Allocatable {
         let quantities = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
         let mut conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
         let fractioning = conditions.any(|condition| condition.type_ == FRACTIONING);
-        Self { version, counts: quantities.map(managed_counts).unwrap_or_default(), fractioning }
+        let zero = node.status.as_ref().map(|status| zero(node, status)).unwrap_or_default();
+        Self { version, counts: quantities.map(managed_counts).unwrap_or_default(), zero, fractioning }
     }
+}
+
+/// Names of managed resources that are 0.
+fn zero(node: &Node, status: &NodeStatus) -> BTreeMap<String, bool> {
+    let mut amounts = Counts::new();
+    for quantities in [&status.capacity, &status.allocatable].into_iter().flatten() {
+        for (name, count) in managed_counts(quantities) {
+            *amounts.entry(name).or_default() += count;
+        }
+    }
+    amounts.retain(|_, count| *count == 0);
+    if amounts.is_empty() {
+        return BTreeMap::new();
+    }
+    let written = written(node);
+    let ours = |name: &str| name.starts_with("gputenancy.io/") || written.contains(name);
+    amounts.into_keys().map(|name| (ours(&name), name)).map(|(ours, name)| (name, ours)).collect()
+}
+
+/// Resources whose allocatable the agent was the last to change, this one or an earlier one.
+fn written(node: &Node) -> BTreeSet<&str> {
+    let entries = node.metadata.managed_fields.iter().flatten();
+    let entries = entries.filter(|entry| entry.manager.as_deref() == Some(AGENT_MANAGER));
+    let fields =
+        entries.filter_map(|entry| entry.fields_v1.as_ref()?.0.get("f:status")?.get("f:allocatable")?.as_object());
+    fields.flat_map(|fields| fields.keys()).filter_map(|key| key.strip_prefix("f:")).collect()
+}
+
+/// The field manager shows on the Node who changed its allocatable.
+fn params() -> PatchParams {
+    PatchParams { field_manager: Some(AGENT_MANAGER.to_owned()), ..PatchParams::default() }
 }
 
 /// This node's `Node`.
@@ -73,11 +109,22 @@ impl OwnNode {
     pub async fn write(&self, counts: &Counts) -> kube::Result<()> {
         let texts: BTreeMap<&String, String> = counts.iter().map(|(name, count)| (name, count.to_string())).collect();
         let patch = serde_json::json!({ "status": { "allocatable": texts } });
-        // the field manager shows on the Node who changed its allocatable
-        let field_manager = Some(gputenancy_crds::names::AGENT_MANAGER.to_owned());
-        let params = PatchParams { field_manager, ..PatchParams::default() };
-        let node = self.api.patch_status(&self.name, &params, &Patch::Merge(patch)).await?;
+        let node = self.api.patch_status(&self.name, &params(), &Patch::Merge(patch)).await?;
         tracing::info!(?counts, "wrote allocatable of the node");
+        self.update(&node);
+        Ok(())
+    }
+
+    /// Removes these names from capacity and allocatable, unless the Node has changed since [`Self::latest`].
+    pub async fn remove(&self, names: &BTreeSet<String>) -> kube::Result<()> {
+        let version =
+            self.latest.borrow().as_ref().and_then(|latest| latest.version).map(|version| version.to_string());
+        let none: BTreeMap<&String, Option<()>> = names.iter().map(|name| (name, None)).collect();
+        let patch = serde_json::json!({
+            "metadata": {"resourceVersion": version}, "status": {"capacity": none, "allocatable": none},
+        });
+        let node = self.api.patch_status(&self.name, &params(), &Patch::Merge(patch)).await?;
+        tracing::info!(?names, "removed resources without devices from the node");
         self.update(&node);
         Ok(())
     }
@@ -99,13 +146,41 @@ impl OwnNode {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn names_of_amount_zero_are_the_agents_by_domain_or_by_its_last_write() {
+        let node: Node = serde_json::from_value(json!({
+            "metadata": {"managedFields": [
+                {"manager": AGENT_MANAGER, "fieldsV1": {"f:status": {"f:allocatable": {"f:nvidia.com/mig-1g.10gb": {}, "f:nvidia.com/mig-2g.20gb": {}}}}},
+                {"manager": "kubelet", "fieldsV1": {"f:status": {"f:allocatable": {"f:nvidia.com/gpu": {}}}}},
+                {"manager": AGENT_MANAGER, "fieldsV1": {"f:status": {"f:capacity": 7}}},
+            ]},
+            "status": {
+                "capacity": {"cpu": "0", "gputenancy.io/a": "0", "gputenancy.io/b": "0", "nvidia.com/gpu": "0",
+                    "nvidia.com/hostdev": "0", "nvidia.com/mig-1g.10gb": "0", "nvidia.com/mig-2g.20gb": "2"},
+                "allocatable": {"gputenancy.io/b": "1", "gputenancy.io/c": "0", "nvidia.com/gpu": "0",
+                    "nvidia.com/mig-1g.10gb": "0", "nvidia.com/mig-2g.20gb": "0"},
+            },
+        }))
+        .unwrap();
+        let expected = [
+            ("gputenancy.io/a", true),
+            ("gputenancy.io/c", true),
+            ("nvidia.com/gpu", false),
+            ("nvidia.com/mig-1g.10gb", true),
+        ];
+        assert_eq!(Allocatable::from(&node).zero, expected.map(|(name, ours)| (name.to_owned(), ours)).into());
+        assert!(Allocatable::from(&Node::default()).zero.is_empty());
+    }
 
     #[test]
     fn kai_gpu_fractioning_is_found_by_its_condition_in_any_status() {
         let node = |type_: &str, status: &str| -> Node {
-            let condition = serde_json::json!({"type": type_, "status": status});
-            serde_json::from_value(serde_json::json!({"metadata": {}, "status": {"conditions": [condition]}})).unwrap()
+            let condition = json!({"type": type_, "status": status});
+            serde_json::from_value(json!({"metadata": {}, "status": {"conditions": [condition]}})).unwrap()
         };
         let found = |type_: &str, status: &str| Allocatable::from(&node(type_, status)).fractioning;
         assert!(found("gpu-fractioning.nvidia.com/Ready", "True"));

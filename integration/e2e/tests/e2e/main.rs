@@ -60,6 +60,7 @@ mod rollout;
 mod share_audit;
 mod sharing;
 mod slow_webhook;
+mod stale_names;
 mod strategies;
 mod taint;
 mod tenant_view;
