@@ -44,7 +44,8 @@ struct Read {
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Manager {
-    manager: Option<String>,
+    #[serde(rename = "manager")]
+    name: Option<String>,
     #[serde(deserialize_with = "time")]
     time: Option<Time>,
     /// It owns guarantees of a tenant.
@@ -78,8 +79,8 @@ fn with_managers<'de, D: Deserializer<'de>>(from: D) -> Result<ObjectMeta, D::Er
         resource_version,
         uid,
     } = Read::deserialize(from)?;
-    let named = |Manager { manager, time, guarantees }| ManagedFieldsEntry {
-        manager,
+    let named = |Manager { name, time, guarantees }| ManagedFieldsEntry {
+        manager: name,
         time,
         fields_v1: guarantees.then(|| FieldsV1(json!({"f:spec": {"f:gpus": {}}}))),
         ..ManagedFieldsEntry::default()

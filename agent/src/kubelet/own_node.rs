@@ -119,9 +119,9 @@ impl OwnNode {
     pub async fn remove(&self, names: &BTreeSet<String>) -> kube::Result<()> {
         let version =
             self.latest.borrow().as_ref().and_then(|latest| latest.version).map(|version| version.to_string());
-        let none: BTreeMap<&String, Option<()>> = names.iter().map(|name| (name, None)).collect();
+        let removed: BTreeMap<&String, Option<()>> = names.iter().map(|name| (name, None)).collect();
         let patch = serde_json::json!({
-            "metadata": {"resourceVersion": version}, "status": {"capacity": none, "allocatable": none},
+            "metadata": {"resourceVersion": version}, "status": {"capacity": removed, "allocatable": removed},
         });
         let node = self.api.patch_status(&self.name, &params(), &Patch::Merge(patch)).await?;
         tracing::info!(?names, "removed resources without devices from the node");

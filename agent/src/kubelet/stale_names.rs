@@ -178,6 +178,11 @@ mod tests {
             self.now += pause;
             self.step()
         }
+
+        /// The same, one second less later.
+        fn just_before(&mut self, pause: Duration) -> Step {
+            self.after(pause.saturating_sub(Duration::from_secs(1)))
+        }
     }
 
     fn one_device() -> DeviceList {
@@ -191,7 +196,7 @@ mod tests {
     #[test]
     fn names_of_ours_that_no_plugin_serves_are_removed_together_and_others_stay() {
         let mut scene = Scene::new(&[SMALL, "gputenancy.io/other", SLICE, "nvidia.com/gpu"]);
-        assert_eq!(scene.after(ZERO_FOR - Duration::from_secs(1)), Step::default());
+        assert_eq!(scene.just_before(ZERO_FOR), Step::default());
         assert_eq!(scene.after(Duration::from_secs(1)), removes(&["gputenancy.io/other", SMALL]));
         assert!(is_device_resource(SLICE), "one of NVIDIA's names may be another plugin's without devices");
         // an agent that wrote it last, before it was restarted
@@ -209,7 +214,7 @@ mod tests {
             let zero = std::mem::take(&mut scene.zero);
             scene.step();
             scene.zero = zero;
-            assert_eq!(scene.after(delay - Duration::from_secs(1)), Step::default());
+            assert_eq!(scene.just_before(delay), Step::default());
             assert_eq!(scene.after(Duration::from_secs(1)), removes(&[SMALL]));
         }
         scene.names.names.get_mut(SMALL).unwrap().attempts = 60;
@@ -222,7 +227,7 @@ mod tests {
         scene.published.insert(SLICE.to_owned(), DeviceList::new());
         assert_eq!(scene.after(IDLE_AFTER), Step { stop: vec![SLICE.to_owned()], ..Step::default() });
         scene.published.clear();
-        assert_eq!(scene.after(RETRY - Duration::from_secs(1)), Step::default());
+        assert_eq!(scene.just_before(RETRY), Step::default());
         assert_eq!(scene.after(Duration::from_secs(1)), removes(&[SLICE]));
     }
 
@@ -253,11 +258,11 @@ mod tests {
     fn resource_that_gets_devices_again_in_time_keeps_its_server() {
         let mut scene = Scene::new(&[SLICE]);
         scene.published.insert(SLICE.to_owned(), DeviceList::new());
-        assert_eq!(scene.after(IDLE_AFTER - Duration::from_secs(1)), Step::default());
+        assert_eq!(scene.just_before(IDLE_AFTER), Step::default());
         scene.wanted.insert(SLICE.to_owned(), one_device());
         assert_eq!(scene.after(IDLE_AFTER), Step::default());
         scene.wanted.clear();
-        assert_eq!(scene.after(IDLE_AFTER - Duration::from_secs(1)), Step::default());
+        assert_eq!(scene.just_before(IDLE_AFTER), Step::default());
     }
 
     #[test]

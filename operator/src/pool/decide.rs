@@ -33,9 +33,7 @@ use crate::{
     fleet_view::FleetView,
     plan::{GpuKey, NodeName, Planner, PodName},
 };
-use gputenancy_engine::{
-    adoption, change::ChangeDecision, demand::Demands, fleet::Fleet, partitioner::MigConfigs,
-};
+use gputenancy_engine::{adoption, change::ChangeDecision, demand::Demands, fleet::Fleet, partitioner::MigConfigs};
 
 /// Everything that is to be written.
 #[derive(Clone, Debug, Default)]
@@ -116,7 +114,8 @@ pub struct Remembered {
 }
 
 /// The fleet with the guarantees that are planned, if they differ from those that the tenants have now.
-fn damped(fleet: &Fleet, demands: &Demands) -> Option<Fleet> {
+fn damped(fleet: &Fleet, demands: &mut Demands, now: Timestamp) -> Option<Fleet> {
+    demands.update(fleet, now);
     demands.planned(fleet).map(|tenants| Fleet { tenants, ..fleet.clone() })
 }
 
@@ -126,14 +125,36 @@ fn adopted(fleet: &Fleet) -> Option<Fleet> {
     partitioner::adopted(retained.as_ref().unwrap_or(fleet)).or(retained)
 }
 
+/// Statuses of pools that differ.
+fn pool_statuses(seen: &status::Seen<'_>) -> BTreeMap<String, GpuPoolStatus> {
+    let pools = seen.fleet.pools.iter().map(|p| (p, status::pool(seen, p)));
+    pools.filter(|(p, s)| p.status.as_ref() != Some(s)).map(|(p, s)| (p.name_any(), s)).collect()
+}
+
+/// Statuses of profiles that differ.
+fn profile_statuses(seen: &status::Seen<'_>) -> BTreeMap<String, GpuProfileStatus> {
+    let profiles = seen.fleet.profiles.iter().map(|p| (p, profile_status::status(seen, p)));
+    profiles.filter(|(p, s)| p.status.as_ref() != Some(s)).map(|(p, s)| (p.name_any(), s)).collect()
+}
+
+/// When something follows on nodes under NVIDIA's device plugin.
+fn plugin_wakes(inventory: &Inventory<'_>) -> impl Iterator<Item = Timestamp> {
+    let by_plugin = inventory.fleet.gpu_nodes.values().filter(|node| plugin_configs::is_by_plugin(node));
+    by_plugin.filter_map(|node| node_specs::plugin_step(inventory, node, true)?.wake)
+}
+
+/// Nodes about which something is written.
+fn written(decision: &FleetDecision) -> impl Iterator<Item = &NodeName> {
+    let nodes = decision.nodes.keys().chain(decision.labels.keys()).chain(decision.taints.keys());
+    nodes.chain(&decision.pool_names)
+}
+
 /// Decides. What is remembered of the last decision saves the work for what has not changed since.
 pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecision {
     let Remembered { visits, states, ownership, planner, views, pods, demands } = remembered;
     let adopted = adopted(cached.fleet);
     let fleet = adopted.as_ref().unwrap_or(cached.fleet);
-    demands.update(fleet, cached.now);
-    let demands = &*demands;
-    let damped = damped(fleet, demands);
+    let damped = damped(fleet, demands, cached.now);
     let fleet = damped.as_ref().unwrap_or(fleet);
     let inventory = &Inventory { fleet, ..*cached };
     let mut visited = visits.begin(inventory);
@@ -147,11 +168,12 @@ pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecis
     let plan = &FleetPlan::make(fleet, &cluster, &ownership.members, planner);
     visited.extend(plan.differing.iter().map(ToString::to_string));
 
-    let (ownership, views, pods, silent) = (&*ownership, &*views, &*pods, states.silent());
+    let (ownership, views, pods, demands) = (&*ownership, &*views, &*pods, &*demands);
+    let (silent, marks) = (states.silent(), states.marks());
     let windows = gpu_changes::windows(inventory);
     let mut requests = partitioner::requests(inventory, plan.plan);
     requests.retain(|node, _| !ownership.is_conflicting(node.as_str()));
-    let (marks, overruns) = (states.marks(), overruns(fleet, ownership, states.marks()));
+    let overruns = overruns(fleet, ownership, marks);
     let stages = rollout::stages(inventory, ownership, plan);
     let urgent = urgent::changes(&urgent::Faults { inventory, ownership, marks, windows: &windows }, plan.plan);
     let inputs = ChangeInputs {
@@ -192,9 +214,6 @@ pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecis
         demands,
         now: inventory.now,
     };
-    let by_plugin = fleet.gpu_nodes.values().filter(|node| plugin_configs::is_by_plugin(node));
-    let pools = fleet.pools.iter().map(|p| (p, status::pool(&seen, p)));
-    let profiles = fleet.profiles.iter().map(|p| (p, profile_status::status(&seen, p)));
     let decision = FleetDecision {
         orphaned_canaries: canary::orphaned(inventory, ownership, &decisions),
         cancelled_evictions: gpu_changes::cancelled_evictions(inventory, ownership, pods, &decisions),
@@ -206,8 +225,8 @@ pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecis
         mig_configs: partitioner::configs(fleet, &requests),
         plugin_configs: plugin_configs::write(fleet, ownership),
         view: view::view(&seen, plan.snapshot),
-        pools: pools.filter(|(p, s)| p.status.as_ref() != Some(s)).map(|(p, s)| (p.name_any(), s)).collect(),
-        profiles: profiles.filter(|(p, s)| p.status.as_ref() != Some(s)).map(|(p, s)| (p.name_any(), s)).collect(),
+        pools: pool_statuses(&seen),
+        profiles: profile_statuses(&seen),
         finished: status::finished(&seen),
         phases: views.sums().phases().collect(),
         conflicting: ownership.conflicting.values().copied().collect(),
@@ -225,16 +244,15 @@ pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecis
             .chain(silence::next_deadline(silent, inventory.now))
             .chain(marks.next_turn(inventory.now))
             .chain(demands.next(inventory.now))
-            .chain(by_plugin.filter_map(|n| node_specs::plugin_step(inventory, n, true)?.wake))
+            .chain(plugin_wakes(inventory))
             .chain(windows.values().filter_map(|w| w.as_ref().ok()?.turns()))
             .min(),
         nodes,
     };
     // a node about which something was decided may need the same again, if it is not carried out; so may one with a request, and
     // one for which time alone makes a difference
-    let of_nodes = decision.nodes.keys().chain(decision.labels.keys()).chain(decision.taints.keys());
-    let of_nodes = of_nodes.chain(&decision.pool_names).chain(requests.keys());
-    let again = of_nodes.chain(busy.iter().map(|(key, _)| &key.node)).map(NodeName::as_str);
+    let again =
+        written(&decision).chain(requests.keys()).chain(busy.iter().map(|(key, _)| &key.node)).map(NodeName::as_str);
     let again = again.chain(silent.keys().chain(marks.nodes()).chain(inventory.lagging).map(String::as_str));
     let again = again.chain(views.bypassed().map(|(name, _)| name));
     visits.end(again.map(str::to_owned).collect());

@@ -1,10 +1,10 @@
-//! Two GitOps tools that write one guarantee: the GPUs follow a few of the changes, the pool names both, and the last value is served.
+//! Two deployment tools that write one guarantee: the GPUs follow a few of the changes, the pool names both, and the last value is served.
 
 use e2e::{
     Result, World,
     fixtures::{mig_profile, pool, tenant},
     objects::ensure,
-    scenario::{instances_ready, pod_events, pool_ready, tenant_ready},
+    scenario::{NODES, instances_ready, pod_events, pool_ready, tenant_ready},
     wait::{PATIENCE, eventually},
 };
 use gputenancy_crds::{GpuPool, GpuTenant};
@@ -21,7 +21,7 @@ const BETWEEN: std::time::Duration = std::time::Duration::from_secs(3);
 /// Driver operations on both nodes, from the simulator's history.
 async fn operations(world: &World) -> Result<usize> {
     let mut count = 0;
-    for node in e2e::world::NODES {
+    for node in NODES {
         let history = world.nvsim(node, &["history"]).await?;
         let changes = |line: &&str| ["create", "destroy", "mode", "reset"].iter().any(|event| line.contains(event));
         count += history.lines().filter(changes).count();
@@ -29,7 +29,7 @@ async fn operations(world: &World) -> Result<usize> {
     Ok(count)
 }
 
-/// Applies the guarantees as a GitOps tool does, which takes the fields from other tools: all GPUs for small devices, or one for large ones.
+/// Applies the guarantees as a deployment tool does, which takes the fields from other tools: all GPUs for small devices, or one for large ones.
 async fn writes(world: &World, manager: &str, large: bool) -> Result<()> {
     let tenants = Api::<GpuTenant>::all(world.client.clone());
     let (small, large) = if large { (7, 2) } else { (14, 0) };
