@@ -13,6 +13,7 @@ mod memory_limit;
 mod name;
 mod process;
 mod profile;
+mod recovery;
 
 pub use compute::{ComputeInstance, ComputeInstanceInfo, ComputeProfile, full_width};
 pub use connection::{Connection, NvLinks};
@@ -25,3 +26,4 @@ pub use memory_limit::{MemoryLimit, NO_LIMIT};
 pub use name::profile_name;
 pub use process::Process;
 pub use profile::{Engines, InstanceProfile};
+pub use recovery::RecoveryAction;

@@ -10,8 +10,8 @@
 use std::path::PathBuf;
 
 use gputenancy_nvml::{
-    Activation, ComputeMode, EventSet, FaultKind, MemoryLimit, NO_LIMIT, Nvml, OpenError, Silent, code, find_library,
-    full_width,
+    Activation, ComputeMode, EventSet, FaultKind, MemoryLimit, NO_LIMIT, Nvml, OpenError, RecoveryAction, Silent, code,
+    find_library, full_width,
 };
 use silicon::{
     Board, Store,
@@ -249,4 +249,21 @@ fn without_the_functions() {
     let (gpu, cgroup) = (nvml.gpu(0).unwrap(), silicon::cgroup::hierarchy());
     assert_eq!(gpu.memory_limit(&cgroup), Ok(None));
     assert_eq!(gpu.set_memory_limit(&cgroup, 0, 1 << 30), Ok(None));
+}
+
+#[test]
+fn recovery_action_is_what_the_driver_says_and_none_of_an_old_driver() {
+    use RecoveryAction::{DrainAndReset, DrainP2P, GpuReset, NodeReboot, Other};
+
+    let sim = Sim::new("h100-80gb");
+    let nvml = sim.open();
+    let read = |action: Option<u32>| {
+        sim.store.change(|machine, _| machine.set_recovery_action(0, action)).unwrap();
+        nvml.gpu(0).unwrap().recovery_action().unwrap()
+    };
+    assert_eq!((read(Some(0)), read(None)), (Some(RecoveryAction::None), None));
+    let found = [1, 2, 3, 4, 7].map(|number| read(Some(number)).unwrap());
+    assert_eq!(found, [GpuReset, NodeReboot, DrainP2P, DrainAndReset, Other(7)]);
+    sim.store.change(|machine, _| machine.reset(0, &[])).unwrap();
+    assert_eq!(nvml.gpu(0).unwrap().recovery_action(), Ok(Some(RecoveryAction::None)));
 }

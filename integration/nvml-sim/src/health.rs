@@ -1,8 +1,11 @@
-//! ECC errors, temperature and compute mode.
+//! ECC errors, recovery action, temperature and compute mode.
 
 use std::ffi::{c_uint, c_ulonglong};
 
-use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlEccErrorCounts_t, nvmlFieldValue_t};
+use nvml_wrapper_sys::bindings::{
+    field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, nvmlDevice_t, nvmlEccErrorCounts_t, nvmlFieldValue_t,
+    nvmlReturn_enum_NVML_SUCCESS, nvmlValue_t, nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT,
+};
 use silicon::Code;
 use silicon::machine::Gpu;
 
@@ -92,14 +95,24 @@ nvml! {
     fn nvmlDeviceGetFieldValues[device](
         ctx, device: nvmlDevice_t, count: c_uint, values: *mut nvmlFieldValue_t,
     ) {
-        ctx.device(device)?;
+        let action = ctx.device(device)?.gpu().recovery_action;
         if values.is_null() {
             return Err(Code::INVALID_ARGUMENT);
         }
         for i in 0..count as usize {
             // SAFETY: NVML demands an array of `count` values.
             let value = unsafe { values.add(i) };
-            put(value, nvmlFieldValue_t { nvmlReturn: Code::NOT_SUPPORTED.0, ..get(value)? })?;
+            let field = get(value)?;
+            let known = action.filter(|_| field.fieldId == NVML_FI_DEV_GET_GPU_RECOVERY_ACTION);
+            put(value, match known {
+                Some(action) => nvmlFieldValue_t {
+                    nvmlReturn: nvmlReturn_enum_NVML_SUCCESS,
+                    valueType: nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT,
+                    value: nvmlValue_t { uiVal: action },
+                    ..field
+                },
+                None => nvmlFieldValue_t { nvmlReturn: Code::NOT_SUPPORTED.0, ..field },
+            })?;
         }
         Ok(())
     }

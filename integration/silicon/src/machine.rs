@@ -136,10 +136,18 @@ pub struct Gpu {
     /// Memory in use that belongs to no process, until a reset.
     #[serde(default)]
     pub leaks: Vec<Leak>,
+    /// NVML's `nvmlDeviceGpuRecoveryAction_t`: 0 none, 1 reset the GPU, 2 restart the node; `None`: the driver does not say it. A reset returns to 0.
+    #[serde(default = "no_action")]
+    pub recovery_action: Option<u32>,
     /// Uncorrected ECC errors since the last reset.
     pub ecc_volatile: u64,
     /// Uncorrected ECC errors over the lifetime.
     pub ecc_aggregate: u64,
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "the default of a field")]
+fn no_action() -> Option<u32> {
+    Some(0)
 }
 
 /// Memory that a driver has not freed.
@@ -224,6 +232,7 @@ impl Machine {
                     compute_mode: 0,
                     accounting: false,
                     leaks: Vec::new(),
+                    recovery_action: no_action(),
                     ecc_volatile: 0,
                     ecc_aggregate: 0,
                 }

@@ -46,12 +46,19 @@ impl Machine {
         gpu.ecc_volatile = 0;
         gpu.compute_mode = 0;
         gpu.leaks.clear();
+        gpu.recovery_action = gpu.recovery_action.map(|_| 0);
         Ok(())
     }
 
     /// Makes a GPU fall off the bus, or puts it back.
     pub fn set_lost(&mut self, gpu: u32, lost: bool) -> Result<(), Code> {
         self.gpus.get_mut(gpu as usize).ok_or(Code::INVALID_ARGUMENT)?.lost = lost;
+        Ok(())
+    }
+
+    /// Sets what the driver says must be done about a GPU; `None`: it does not say it.
+    pub fn set_recovery_action(&mut self, gpu: u32, action: Option<u32>) -> Result<(), Code> {
+        self.gpu_mut(gpu)?.recovery_action = action;
         Ok(())
     }
 

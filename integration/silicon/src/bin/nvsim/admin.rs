@@ -52,6 +52,13 @@ pub enum Command {
         #[arg(long)]
         instance: Option<u32>,
     },
+    /// Sets what the driver says must be done about a GPU.
+    RecoveryAction {
+        /// Index, UUID or PCI address.
+        gpu: String,
+        /// NVML's number: 0 none, 1 reset the GPU, 2 restart the node; without: the driver does not say it.
+        action: Option<u32>,
+    },
     /// Adds uncorrected ECC errors.
     Ecc {
         /// Index, UUID or PCI address.
@@ -188,6 +195,10 @@ pub fn run(store: &Store, command: Command) -> Result<(), Box<dyn Error>> {
         Command::Xid { gpu: name, code, instance } => {
             let gpu = gpu(&name)?;
             store.change(|machine, _| machine.raise_xid(gpu, instance, code))?;
+        }
+        Command::RecoveryAction { gpu: name, action } => {
+            let gpu = gpu(&name)?;
+            store.change(|machine, _| machine.set_recovery_action(gpu, action))?;
         }
         Command::Ecc { gpu: name, errors } => {
             let gpu = gpu(&name)?;
