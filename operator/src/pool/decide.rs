@@ -125,6 +125,13 @@ fn adopted(fleet: &Fleet) -> Option<Fleet> {
     partitioner::adopted(retained.as_ref().unwrap_or(fleet)).or(retained)
 }
 
+/// Requests for nodes that are partitioned as a whole, and that no other component partitions.
+fn requests(inventory: &Inventory<'_>, ownership: &Ownership, plan: &FleetPlan<'_>) -> Requests {
+    let mut requests = partitioner::requests(inventory, plan.plan);
+    requests.retain(|node, _| !ownership.is_conflicting(node.as_str()));
+    requests
+}
+
 /// Statuses of pools that differ.
 fn pool_statuses(seen: &status::Seen<'_>) -> BTreeMap<String, GpuPoolStatus> {
     let pools = seen.fleet.pools.iter().map(|p| (p, status::pool(seen, p)));
@@ -171,8 +178,7 @@ pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecis
     let (ownership, views, pods, demands) = (&*ownership, &*views, &*pods, &*demands);
     let (silent, marks) = (states.silent(), states.marks());
     let windows = gpu_changes::windows(inventory);
-    let mut requests = partitioner::requests(inventory, plan.plan);
-    requests.retain(|node, _| !ownership.is_conflicting(node.as_str()));
+    let requests = requests(inventory, ownership, plan);
     let overruns = overruns(fleet, ownership, marks);
     let stages = rollout::stages(inventory, ownership, plan);
     let urgent = urgent::changes(&urgent::Faults { inventory, ownership, marks, windows: &windows }, plan.plan);
@@ -194,7 +200,6 @@ pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecis
         NodeDecisions { decisions: &decisions, requests: &requests, visited: &visited, bypass: &bypass.evictions };
     let nodes = node_specs::work(inventory, cached.fleet, ownership, &made);
     let labels = labels::labels(fleet, ownership, views, &visited);
-    let pool_names = labels::pool_names(fleet, &visited);
     let taints = taints::taints(inventory, ownership, &visited);
 
     let seen = status::Seen {
@@ -220,7 +225,7 @@ pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecis
         evicted: evicted(fleet, &decisions).chain(bypass.pods()).cloned().collect(),
         labels,
         taints,
-        pool_names,
+        pool_names: labels::pool_names(fleet, &visited),
         requests: partitioner::with_labels(&requests),
         mig_configs: partitioner::configs(fleet, &requests),
         plugin_configs: plugin_configs::write(fleet, ownership),
