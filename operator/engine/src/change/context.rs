@@ -198,6 +198,12 @@ impl<'a> ChangeContext<'a> {
         self.fresh && by_agent && held && self.allocatable(resource) <= self.not_held_on_node(resource)
     }
 
+    /// The agent has processed the hold, and no pod can get the device any more.
+    pub fn is_withdrawn(&self, device: &Device<'_>) -> bool {
+        let withdrawn = self.observation.cordoned.unwrap_or(!device.state.allocatable);
+        self.fresh && withdrawn && self.spec.is_some_and(|s| s.hold.contains(&device.start()))
+    }
+
     fn not_held_on_node(&self, resource: &str) -> i64 {
         let specs = &self.observation.node.spec.gpus;
         let held = |uuid: &str, start: i32| specs.iter().any(|s| s.uuid == uuid && s.hold.contains(&start));

@@ -183,7 +183,7 @@ fn withdraw(
     }
     // while owners use their grace period it is enough that the scheduler counts no removed device; kubelet may follow later
     let owned = removed.iter().any(Device::owned);
-    let closed = |d: &Device<'_>| is_withdrawn(ctx, d) || (owned && ctx.is_uncounted(d));
+    let closed = |d: &Device<'_>| ctx.is_withdrawn(d) || (owned && ctx.is_uncounted(d));
     if removed.iter().any(|d| !d.owned() && !closed(d)) || !draft.holds_always_held() {
         let requested = |d: &Device<'_>| ctx.spec.is_some_and(|s| s.hold.contains(&d.start()));
         draft.hold(removed.iter().filter(|d| !d.owned() || requested(d) || is_next(ctx, d)).map(Device::start));
@@ -197,12 +197,6 @@ fn withdraw(
         return partition::request(ctx, draft, to);
     }
     draft.done(blockers(ctx, removed))
-}
-
-/// The agent has processed the hold, and no pod can get the device any more.
-pub(super) fn is_withdrawn(ctx: &ChangeContext<'_>, device: &Device<'_>) -> bool {
-    let withdrawn = ctx.observation.cordoned.unwrap_or(!device.state.allocatable);
-    ctx.fresh && withdrawn && ctx.spec.is_some_and(|s| s.hold.contains(&device.start()))
 }
 
 fn evict(ctx: &ChangeContext<'_>, mut draft: Draft<'_>, change: &Change, removed: &[Device<'_>]) -> ChangeDecision {
@@ -226,7 +220,7 @@ fn evict(ctx: &ChangeContext<'_>, mut draft: Draft<'_>, change: &Change, removed
         let due = match &facts.refused {
             None => {
                 hold.push(device.start());
-                is_withdrawn(ctx, device) || ctx.is_uncounted(device)
+                ctx.is_withdrawn(device) || ctx.is_uncounted(device)
             }
             Some(refusal) => {
                 let again = refusal.at.checked_add(policy.eviction_retry).unwrap_or(now);

@@ -8,7 +8,6 @@ use super::{
     canary,
     context::{ChangeContext, Device},
     draft::Draft,
-    drain::is_withdrawn,
     failure::{Failure, activity},
     rollback::{fall_back, partition_deadline, progress, stick, timeout},
     types::ChangeDecision,
@@ -64,7 +63,7 @@ pub(super) fn verifying(ctx: &ChangeContext<'_>, change: &Change) -> ChangeDecis
         return draft.done(missing);
     };
     let removed = ctx.removed(&change.from);
-    let withdrawn = removed.iter().all(|device| is_withdrawn(ctx, device));
+    let withdrawn = removed.iter().all(|device| ctx.is_withdrawn(device));
     // what is missing is read before the devices are withdrawn
     let message = if withdrawn && !removed.is_empty() {
         change.reason.clone()

@@ -3,7 +3,11 @@
 
 use std::{env, process::Command};
 
-use axum::{Router, body::Body, http::Uri};
+use axum::{
+    Router,
+    body::Body,
+    http::{StatusCode, Uri},
+};
 use futures::{StreamExt as _, stream};
 use gputenancy_rights::operator::Locations;
 use gputenancy_service::events::Publisher;
@@ -133,6 +137,11 @@ fn api_server(kinds: &[&'static str]) -> Client {
     let router = Router::new().fallback(move |uri: Uri| {
         let (lists, bookmark, profile) = (lists.clone(), bookmark.clone(), profile.clone());
         async move {
+            // a product that is not installed
+            if uri.path().starts_with("/apis/nvsentinel.dgxc.nvidia.com/") {
+                let missing = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404, "reason": "NotFound", "message": "not found"});
+                return (StatusCode::NOT_FOUND, Body::from(missing.to_string()));
+            }
             let templates = lists.get(uri.path()).cloned().unwrap_or_default();
             let count = if templates.is_empty() { 0 } else { TENANTS };
             let single = (uri.path() == PROFILES).then_some(profile);
@@ -145,7 +154,7 @@ fn api_server(kinds: &[&'static str]) -> Client {
                 templates.clone().into_iter().enumerate().map(own)
             });
             let lines = single.into_iter().chain(many).chain([bookmark]).map(Ok::<_, std::convert::Infallible>);
-            Body::from_stream(stream::iter(lines).chain(stream::pending()))
+            (StatusCode::OK, Body::from_stream(stream::iter(lines).chain(stream::pending())))
         }
     });
     Client::new(router, "default")
