@@ -126,7 +126,8 @@ const UNSERVED: Duration = Duration::from_secs(30);
 pub async fn serves(client: &Client, api_version: &str, plural: &str) -> kube::Result<bool> {
     match client.list_api_group_resources(api_version).await {
         Ok(known) => Ok(known.resources.iter().any(|r| r.name == plural)),
-        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(false),
+        // for a group that it does not know the API server answers in plain text, without a reason
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
         Err(error) => Err(error),
     }
 }
