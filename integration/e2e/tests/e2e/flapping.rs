@@ -33,8 +33,8 @@ async fn operations(world: &World) -> Result<usize> {
 async fn writes(world: &World, manager: &str, large: bool) -> Result<()> {
     let tenants = Api::<GpuTenant>::all(world.client.clone());
     let (small, large) = if large { (7, 2) } else { (14, 0) };
-    let object = tenant("t", &[("mig-1g", small), ("mig-3g", large)]);
-    tenants.patch("t", &PatchParams::apply(manager).force(), &Patch::Apply(object)).await?;
+    let object = tenant("tug", &[("mig-1g", small), ("mig-3g", large)]);
+    tenants.patch("tug", &PatchParams::apply(manager).force(), &Patch::Apply(object)).await?;
     Ok(())
 }
 
@@ -49,7 +49,7 @@ async fn fight(world: &World) -> Result<()> {
     flapping["spec"]["disruption"]["settleTime"] = json!("20s");
     world.set(&[mig_profile("mig-1g", "1g.10gb"), mig_profile("mig-3g", "3g.40gb"), flapping]).await?;
     writes(world, "argocd", false).await?;
-    tenant_ready(world, "t").await?;
+    tenant_ready(world, "tug").await?;
     pool_ready(world, "p").await?;
     // one edit, which is followed at once
     let before = operations(world).await?;
@@ -67,7 +67,7 @@ async fn fight(world: &World) -> Result<()> {
         tokio::time::sleep(BETWEEN).await;
     }
     writes(world, "flux", false).await?;
-    let named = ["guarantee of tenant t for mig-1g", "written by argocd, flux"];
+    let named = ["guarantee of tenant tug for mig-1g", "written by argocd, flux"];
     world.condition_becomes::<GpuPool>("p", "DemandFlapping", "True", "Flapping", &named).await?;
     let pools = Api::<GpuPool>::all(world.client.clone());
     let status = pools.get("p").await?.status.unwrap_or_default();
@@ -84,7 +84,7 @@ async fn fight(world: &World) -> Result<()> {
     })
     .await?;
     instances_ready(world, "1g.10gb", 14).await?;
-    tenant_ready(world, "t").await?;
+    tenant_ready(world, "tug").await?;
     let fought = operations(world).await? - before;
     // four changes of the layout at most, of which one may be undone in the middle
     ensure(fought <= 5 * one_edit, format!("{fought} driver operations in {FLIPS} flips, {one_edit} for one edit"))

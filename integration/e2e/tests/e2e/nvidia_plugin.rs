@@ -86,6 +86,8 @@ async fn two_small_pods(world: &World) -> Result<BTreeMap<String, PodIdentity>> 
     supply["spec"]["advertiser"] = "NvidiaDevicePlugin".into();
     // the last change removes all small devices while pods use them
     supply["spec"]["disruption"]["allowOutage"] = true.into();
+    // an administrator's cordon neither ends a change nor is removed by one
+    supply["spec"]["health"] = json!({"cordons": "Ignore"});
     world.set(&[mig_profile("mig-1g", "1g.10gb"), mig_profile("mig-3g", "3g.40gb"), supply]).await?;
     world.set(&[tenant("small", &[("mig-1g", 2)]), tenant("big", &[("mig-3g", 0)])]).await?;
     tenant_ready(world, "small").await?;
