@@ -133,7 +133,9 @@ async fn pods_of_every_mode_keep_their_devices_when_the_gpu_node_is_deleted_or_r
 
         let events = adopted(&world).await?;
         let patch = json!({"spec": {"gpus": older.gpus}}).to_string();
-        world.kubectl(&["patch", "gpunode", NODE, "--type=merge", "-p", &patch]).await?;
+        // only the operator may write it
+        let operator = "--as=system:serviceaccount:gputenancy-system:gputenancy-operator";
+        world.kubectl(&["patch", "gpunode", NODE, operator, "--type=merge", "-p", &patch]).await?;
         eventually("an event about the older spec", PATIENCE, || async {
             let now = adopted(&world).await?;
             Ok(if now > events { Ok(()) } else { Err(format!("{now} events, {events} before")) })
