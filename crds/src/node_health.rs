@@ -12,7 +12,7 @@ use crate::DurationText;
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodeHealth {
-    /// Cordons (spec.unschedulable of the Node), of whatever author but this operator.
+    /// Cordons (spec.unschedulable of the Node), set by any author except this operator.
     #[serde(default)]
     pub cordons: Mark,
     /// Taints with the effect NoSchedule or NoExecute that pods of tenants do not tolerate.

@@ -30,7 +30,7 @@ use super::{
     requests::PodRequests,
     sandbox::Sandboxes,
     serve::serve,
-    stale_names::{Observation as StaleObservation, StaleNames, Step as StaleStep},
+    stale_names::StaleNames,
     watchers::ListWatchers,
 };
 use crate::{
@@ -43,6 +43,8 @@ use crate::{
     send_if_changed,
     warm_up::WarmUp,
 };
+
+mod stale;
 
 /// Events within this time are one reconcile.
 const DEBOUNCE: Duration = Duration::from_millis(20);
@@ -347,35 +349,6 @@ impl<'a> Manager<'a> {
         let (state, step) = allocatable::step(&self.state, &seen);
         (self.state, self.may_exit) = (state, step.may_exit);
         step
-    }
-
-    /// Stops the servers of resources without devices, and removes their names from the Node once kubelet has forgotten them.
-    async fn drop_stale_names(&mut self, observed: &Observed, wanted: &DeviceLists) {
-        let none = BTreeMap::new();
-        let requested = self.channels.requests.borrow().as_ref().map(PodRequests::total);
-        let StaleStep { stop, remove } = self.stale.step(&StaleObservation {
-            wanted,
-            published: &observed.published,
-            zero: observed.node.as_ref().map_or(&none, |node| &node.zero),
-            kubelet: observed.listed.as_ref(),
-            requested: requested.as_ref(),
-            now: Instant::now(),
-        });
-        for resource in stop {
-            self.journal().forget(&resource);
-            if let Some(server) = self.servers.remove(&resource) {
-                tracing::info!(resource, "stopping the plugin of a resource without devices");
-                server.stop.cancel();
-                self.stopped.insert(resource, server.ended);
-            }
-        }
-        if remove.is_empty() {
-            return;
-        }
-        // tried again later
-        if let Err(error) = self.node.remove(&remove).await {
-            tracing::warn!(%error, names = ?remove, "resources without devices not removed from the node");
-        }
     }
 
     /// A sentence for the condition. A failure precedes, and is logged once.

@@ -115,7 +115,7 @@ impl StaleNames {
                 remove.insert(name.clone());
             }
         }
-        // a name that is served again begins anew
+        // a name that is served again begins again
         self.names.retain(|name, _| !served(name));
         self.stopped.retain(|name| !served(name));
         self.stopped.extend(stop.iter().cloned());

@@ -14,6 +14,7 @@ mod seeds;
 mod shares;
 mod single;
 mod small;
+mod unverified;
 mod windows;
 mod world;
 

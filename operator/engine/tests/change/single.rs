@@ -11,22 +11,22 @@ use super::{
     small::{World, devices},
 };
 
-fn layout(instances: &[(&str, i32)]) -> Layout {
+pub fn layout(instances: &[(&str, i32)]) -> Layout {
     let spec = |(profile, start): &(&str, i32)| serde_json::json!({"profile": profile, "start": start});
     let instances: Vec<_> = instances.iter().map(spec).collect();
     serde_json::from_value(serde_json::json!({"mig": !instances.is_empty(), "instances": instances})).unwrap()
 }
 
-fn split() -> Layout {
+pub fn split() -> Layout {
     layout(&[("1g.10gb", 0), ("1g.10gb", 1), ("3g.40gb", 4)])
 }
 
-fn halves() -> Layout {
+pub fn halves() -> Layout {
     layout(&[("3g.40gb", 0), ("3g.40gb", 4)])
 }
 
 /// Operator and agent in turn, until the phase is reached.
-fn until(world: &mut World, phase: ChangePhase) -> ChangeDecision {
+pub fn until(world: &mut World, phase: ChangePhase) -> ChangeDecision {
     for _ in 0..20 {
         let decision = world.operate(3);
         if world.phase() == Some(phase) {
@@ -354,51 +354,6 @@ fn when_the_old_layout_cannot_be_had_either_it_is_stuck_and_recovers_with_the_ag
     world.settle();
     assert_eq!(Some(world.shown()), world.target);
     assert!(world.events.contains(&"Recovered".to_owned()));
-}
-
-#[test]
-fn layout_that_is_never_verified_gives_way_to_the_old_one_in_every_mode() {
-    let whole = Layout::default;
-    for (from, to) in [
-        (split(), layout(&[("7g.80gb", 0)])),
-        (split(), whole()),
-        (whole(), turns(&[0, 1])),
-        (whole(), parts(&[0], &[1])),
-        (turns(&[0, 1]), parts(&[0], &[])),
-        (parts(&[0], &[1]), split()),
-    ] {
-        let mut world = World::new(&from);
-        world.uncounted = to.resources().into_iter().collect();
-        world.target = Some(to.clone());
-        for _ in 0..40 {
-            world.operate(3);
-            world.agent();
-            world.kubelet();
-            world.pass(SignedDuration::from_secs(30));
-            if world.phase() == Some(ChangePhase::RolledBack) {
-                break;
-            }
-        }
-        assert_eq!((world.phase(), world.shown()), (Some(ChangePhase::RolledBack), from.clone()), "{to:?}");
-        let reason = world.node.spec.gpus[0].change.clone().unwrap().reason;
-        assert!(reason.contains("allocatable"), "{reason}");
-        // nobody wants it any more
-        world.target = Some(from.clone());
-        world.settle();
-        assert_eq!((world.phase(), world.hold()), (None, vec![]));
-    }
-}
-
-#[test]
-fn stuck_gpu_serves_another_demand() {
-    let mut world = World::new(&split());
-    world.failures = 2;
-    world.target = Some(halves());
-    until(&mut world, ChangePhase::Stuck);
-    world.agent();
-    world.target = Some(turns(&[0, 1]));
-    world.settle();
-    assert_eq!((world.shown(), world.phase()), (turns(&[0, 1]), None));
 }
 
 #[test]
