@@ -1,5 +1,5 @@
-//! Folders of the host that are mounted into the agent's container. A folder that is removed and made again leaves the agent with the removed one: what
-//! it writes there reaches nobody. Only a new container gets the new folder.
+//! Folders of the host that are mounted into the agent's container. After a folder is removed and created again, the agent still has the removed one:
+//! no other process sees what it writes there. Only a new container gets the new folder.
 
 use std::{
     fs,

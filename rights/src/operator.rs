@@ -51,7 +51,7 @@ pub const TABLE: &[Line] = &[
         &["watch"],
         "nvsentinel.dgxc.nvidia.com",
         "maintenancerequests",
-        "maintenance of nodes that NVSentinel is told of",
+        "maintenance of nodes that is announced to NVSentinel",
     ),
     Line::new(&["watch", "patch"], "", "pods", "who uses what; notices of evictions"),
     Line::new(&["list"], "", "pods", "the pods behind a refused eviction; NVIDIA's device plugin")

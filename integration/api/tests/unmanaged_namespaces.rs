@@ -14,8 +14,9 @@ use serde_json::{Value, json};
 /// A namespace of no tenant.
 const ELSEWHERE: &str = "unmanaged-elsewhere";
 const SLICE: &str = "nvidia.com/mig-1g.10gb";
-const REFUSED: Option<&str> =
-    Some("belongs to no GpuTenant: a pod there may not ask for nvidia.com/mig-1g.10gb, of which pools guarantee");
+const REFUSED: Option<&str> = Some(
+    "belongs to no GpuTenant: a pod there may not ask for nvidia.com/mig-1g.10gb, a resource that pools guarantee",
+);
 
 fn pod(limits: Value, spec: Value) -> Value {
     let container = json!({"name": "c", "image": "i", "resources": {"limits": limits}});
@@ -36,7 +37,7 @@ fn cases(namespace: &str, refused: Option<&'static str>) -> Vec<Case> {
     let init = json!({"name": "i", "image": "i", "resources": {"limits": {SLICE: 1}}});
     let outside = json!({"matchExpressions": [{"key": "gputenancy.io/pool", "operator": "DoesNotExist"}]});
     let other = json!({"matchExpressions": [{"key": "example.com/rack", "operator": "Exists"}]});
-    let share = refused.and(Some("may not ask for gputenancy.io/part, of which pools guarantee"));
+    let share = refused.and(Some("may not ask for gputenancy.io/part, a resource that pools guarantee"));
     vec![
         case("a pod with a device", pod(json!({SLICE: 1}), json!({})), refused),
         case(

@@ -41,7 +41,7 @@ pub struct Fleet {
     pub nodes: BTreeMap<String, Arc<SlimNode>>,
     /// Nodes for which NVIDIA's DRA driver publishes devices.
     pub dra: BTreeSet<String>,
-    /// Maintenance that NVSentinel is told of.
+    /// Maintenance that is announced to NVSentinel.
     pub maintenance: Maintenances,
     /// Pods that request devices, by name.
     pub pods: BTreeMap<PodName, Arc<SlimPod>>,

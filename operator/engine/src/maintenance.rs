@@ -1,4 +1,4 @@
-//! Projection of NVSentinel's `MaintenanceRequest`, by which somebody tells NVSentinel that a node is to be maintained: as long as the object
+//! Projection of NVSentinel's `MaintenanceRequest`, which announces maintenance of a node to NVSentinel for as long as the object
 //! exists. Its API group may be served or not, at any time.
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};

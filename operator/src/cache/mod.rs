@@ -64,7 +64,7 @@ pub struct Caches {
     pub nodes: Store<SlimNode>,
     /// Slices of NVIDIA's DRA driver; `None`: the API server does not serve the kind.
     pub slices: Option<Store<SlimSlice>>,
-    /// Maintenance that NVSentinel is told of; empty where it is not installed.
+    /// Maintenance that is announced to NVSentinel; empty where it is not installed.
     pub maintenance: Store<MaintenanceRequest>,
     /// Pods that request extended resources.
     pub pods: Store<SlimPod>,

@@ -61,7 +61,7 @@ impl LeftOver {
 type ByPod = BTreeMap<(String, String, String), (i32, i32)>;
 
 impl NodeDevices {
-    /// Counts the devices of GPUs that the platform manages. `answers`: the node is Ready, its agent reports, and nobody says that
+    /// Counts the devices of GPUs that the platform manages. `answers`: the node is Ready, its agent reports, and no mark says that
     /// it should take no new work.
     pub fn of(node: &GpuNode, answers: bool) -> Self {
         let (mut counted, mut pods) = (Self::default(), BTreeMap::new());

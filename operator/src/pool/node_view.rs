@@ -35,7 +35,7 @@ pub struct NodeView {
 }
 
 impl NodeView {
-    /// Reads a `GpuNode`. `answers`: the node is Ready, its agent reports, and nobody says that it should take no new work.
+    /// Reads a `GpuNode`. `answers`: the node is Ready, its agent reports, and no mark says that it should take no new work.
     pub fn of(node: &Arc<GpuNode>, pool: Option<&PoolName>, answers: bool) -> Self {
         let gpus = node.status.as_ref().map_or(0, |status| status.gpus.len());
         Self {

@@ -1,4 +1,4 @@
-//! Next to NVSentinel: maintenance that it is told of, and the reset of a GPU, for which it takes all clients of the driver off the node.
+//! Next to NVSentinel: maintenance that is announced to it, and the reset of a GPU, for which it removes all clients of the driver from the node.
 
 use e2e::{
     Result, World,

@@ -98,7 +98,7 @@ pub fn verdict(
     (!marks.is_empty()).then(|| Verdict { why: marks.join(", "), fault })
 }
 
-/// Cordoned by somebody else: a cordon of ours has an annotation.
+/// Cordoned by another author: a cordon of the operator has an annotation.
 fn is_cordoned(node: &SlimNode) -> bool {
     let ours = node.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(names::CORDONED));
     node.spec.unschedulable && !ours
