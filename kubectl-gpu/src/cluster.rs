@@ -4,7 +4,10 @@ use std::fmt::Debug;
 
 use futures::{StreamExt as _, stream};
 use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant};
-use gputenancy_engine::projection::{SlimNode, SlimSlice};
+use gputenancy_engine::{
+    maintenance::MaintenanceRequest,
+    projection::{SlimNode, SlimSlice},
+};
 use k8s_openapi::jiff::Timestamp;
 use kube::{
     Api, Client, Config, Resource,
@@ -65,15 +68,16 @@ pub async fn client(args: &ClusterArgs) -> Result<Client, ClusterError> {
     Client::try_from(config).map_err(|e| wrong(e.to_string()))
 }
 
-/// Everything a plan depends on.
-pub async fn read(client: &Client) -> Result<World, ClusterError> {
-    let (profiles, pools, tenants, gpu_nodes, nodes, slices, pods, budgets) = futures::try_join!(
+/// Everything a plan depends on, and what may not be read, in sentences.
+pub async fn read(client: &Client) -> Result<(World, Vec<String>), ClusterError> {
+    let (profiles, pools, tenants, gpu_nodes, nodes, slices, maintenance, pods, budgets) = futures::try_join!(
         list::<GpuProfile>(client),
         list::<GpuPool>(client),
         list::<GpuTenant>(client),
         list::<GpuNode>(client),
         list::<SlimNode>(client),
-        slices(client),
+        list_if_served::<SlimSlice>(client),
+        maintenance(client),
         list::<PodRecord>(client),
         list::<BudgetRecord>(client),
     )?;
@@ -83,9 +87,20 @@ pub async fn read(client: &Client) -> Result<World, ClusterError> {
         .chain(gpu_nodes.into_iter().map(|o| Object::GpuNode(Box::new(o))))
         .chain(nodes.into_iter().map(|o| Object::Node(Box::new(o))))
         .chain(slices.into_iter().map(|o| Object::Slice(Box::new(o))))
+        .chain(maintenance.iter().flatten().cloned().map(|o| Object::Maintenance(Box::new(o))))
         .chain(pods.into_iter().map(|o| Object::Pod(Box::new(o))))
         .chain(budgets.into_iter().map(|o| Object::Budget(Box::new(o))));
-    Ok(world(objects))
+    let hidden = "MaintenanceRequests of NVSentinel may not be listed: nodes that they name count as supply here";
+    let not_visible = if maintenance.is_none() { vec![hidden.to_owned()] } else { Vec::new() };
+    Ok((world(objects), not_visible))
+}
+
+/// `None` where the user may not list them. The API server also says so of a kind that it does not serve.
+async fn maintenance(client: &Client) -> Result<Option<Vec<MaintenanceRequest>>, ClusterError> {
+    match list_if_served(client).await {
+        Err(error) if error.is_forbidden() => Ok(None),
+        answer => answer.map(Some),
+    }
 }
 
 /// What a status of the fleet depends on: the custom resources, Nodes, and the pods of virtual clusters; and what may not be read, in
@@ -149,7 +164,10 @@ fn world(objects: impl Iterator<Item = Object>) -> World {
 }
 
 /// Empty where the API server does not serve the kind.
-async fn slices(client: &Client) -> Result<Vec<SlimSlice>, ClusterError> {
+async fn list_if_served<K>(client: &Client) -> Result<Vec<K>, ClusterError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
     match list(client).await {
         Err(ClusterError::List { source, .. }) if matches!(&*source, kube::Error::Api(s) if s.is_not_found()) => {
             Ok(Vec::new())

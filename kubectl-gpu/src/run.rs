@@ -49,12 +49,13 @@ pub async fn run(args: Args) -> Result<u8, Box<dyn Error>> {
 async fn plan(args: &PlanArgs, cluster: &ClusterArgs) -> Result<u8, Box<dyn Error>> {
     // bad manifests are reported before a cluster is read
     let manifests = read(&args.files)?;
-    let before = if args.snapshot.is_empty() {
+    let (before, not_visible) = if args.snapshot.is_empty() {
         Box::pin(cluster::read(&cluster::client(cluster).await?)).await?
     } else {
-        World::of(read(&args.snapshot)?)
+        (World::of(read(&args.snapshot)?), Vec::new())
     };
-    let preview = preview(&before, manifests, args)?;
+    let mut preview = preview(&before, manifests, args)?;
+    preview.notes.extend(not_visible);
     anstream::print!("{}", render::document(&preview, args.output, || render::plan(&preview))?);
     Ok(if args.exit_code { preview.exit_code } else { 0 })
 }
@@ -70,7 +71,10 @@ fn read(paths: &[PathBuf]) -> Result<Reading, Box<dyn Error>> {
 }
 
 async fn write_snapshot(args: &SnapshotArgs, cluster: &ClusterArgs) -> Result<u8, Box<dyn Error>> {
-    let world = Box::pin(cluster::read(&cluster::client(cluster).await?)).await?;
+    let (world, not_visible) = Box::pin(cluster::read(&cluster::client(cluster).await?)).await?;
+    for what in not_visible {
+        anstream::eprintln!("warning: {what}");
+    }
     let text = snapshot::to_yaml(&world).map_err(|e| format!("writing YAML: {e}"))?;
     match &args.file {
         Some(file) => fs::write(file, text).map_err(|e| format!("writing {}: {e}", file.display()))?,

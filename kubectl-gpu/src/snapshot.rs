@@ -1,7 +1,7 @@
 //! The snapshot: everything a plan depends on, as one YAML document without secrets.
 //!
 //! It contains specs of profiles, pools and tenants (without owners and viewers), GPU nodes with boards and devices, labels and
-//! readiness of Nodes, and of pods with devices the fields that decide about their eviction. It contains no environment, image,
+//! readiness of Nodes, announced maintenance, and of pods with devices the fields that decide about their eviction. It contains no environment, image,
 //! volume or foreign annotation, except those that name the pod inside a virtual cluster; of other owners of a node's GPUs only that they
 //! exist.
 
@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 
 use gputenancy_crds::{GpuNode, GpuPool, condition, vcluster};
 use gputenancy_engine::{
+    maintenance::MaintenanceRequest,
     ownership::DRA_DRIVER,
     projection::{project_node, strip_metadata},
 };
@@ -56,6 +57,14 @@ pub fn document(world: &World) -> Value {
         json!({
             "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": node},
             "spec": {"driver": DRA_DRIVER, "nodeName": node},
+        })
+    }));
+    items.extend(fleet.maintenance.iter().flat_map(|(node, all)| {
+        all.iter().map(move |request| {
+            json!({
+                "apiVersion": MaintenanceRequest::API_VERSION, "kind": "MaintenanceRequest", "metadata": {"name": request.name},
+                "spec": {"healthEvent": {"nodeName": node}, "startTime": request.starts.map(|t| t.to_string())},
+            })
         })
     }));
     let budgets: Vec<&BudgetRecord> = world.budgets.iter().filter(|b| protects_any(b, world)).collect();

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant};
 use gputenancy_engine::{
     fleet::{Fleet, dra_node},
+    maintenance::{self, MaintenanceRequest},
     projection::SlimPod,
 };
 use gputenancy_plan::PodName;
@@ -57,6 +58,7 @@ impl World {
             Object::GpuNode(node) => drop(self.fleet.gpu_nodes.insert(node.name_any(), Arc::from(node))),
             Object::Node(node) => drop(self.fleet.nodes.insert(node.name_any(), Arc::new(*node))),
             Object::Slice(slice) => self.fleet.dra.extend(dra_node(&slice)),
+            Object::Maintenance(request) => self.put_maintenance(*request),
             Object::Pod(pod) => self.put_pod(*pod),
             Object::Budget(budget) => self.budgets.push(*budget),
         }
@@ -66,6 +68,15 @@ impl World {
     pub fn remove_tenant(&mut self, name: &str) {
         self.tenants.retain(|t| t.name_any() != name);
         self.fleet.tenants.retain(|t| t.name_any() != name);
+    }
+
+    fn put_maintenance(&mut self, request: MaintenanceRequest) {
+        let name = request.name_any();
+        let nodes = &mut self.fleet.maintenance;
+        nodes.values_mut().for_each(|all| all.retain(|old| old.name != name));
+        for (node, new) in maintenance::by_node(&[Arc::new(request)]) {
+            nodes.entry(node).or_default().extend(new);
+        }
     }
 
     fn put_pod(&mut self, pod: PodRecord) {

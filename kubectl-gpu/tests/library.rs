@@ -59,6 +59,23 @@ fn plan_says_which_guarantees_wait_because_they_flap_also_from_a_snapshot() {
 }
 
 #[test]
+fn plan_takes_a_node_that_a_maintenance_request_names_for_no_supply_also_from_a_snapshot() {
+    let request = json!({
+        "apiVersion": "nvsentinel.dgxc.nvidia.com/v1", "kind": "MaintenanceRequest", "metadata": {"name": "m"},
+        "spec": {"healthEvent": {"nodeName": "gpu-1"}},
+    });
+    let world = World::of(read(&format!("{TWO_TEAMS}\n---\n{request}\n")));
+    let again = World::of(read(&snapshot::to_yaml(&world).unwrap()));
+    assert_eq!(again.fleet.maintenance, world.fleet.maintenance);
+    for world in [&world, &again] {
+        let preview = plan(world, include_str!("fixtures/grow.yaml"));
+        let text = serde_json::to_string(&preview).unwrap();
+        assert!(text.contains("MaintenanceRequest m of NVSentinel names it"), "{text}");
+        assert!(preview.changes.iter().all(|change| change.node != "gpu-1"), "{:?}", preview.changes);
+    }
+}
+
+#[test]
 fn snapshot_is_independent_of_list_order() {
     let world = World::of(read(BUSY));
     let mut reading = read(BUSY);

@@ -3,7 +3,10 @@
 use std::error::Error;
 
 use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant};
-use gputenancy_engine::projection::{SlimNode, SlimSlice};
+use gputenancy_engine::{
+    maintenance::MaintenanceRequest,
+    projection::{SlimNode, SlimSlice},
+};
 use k8s_openapi::jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -41,6 +44,8 @@ pub enum Object {
     Node(Box<SlimNode>),
     /// Devices of a DRA driver.
     Slice(Box<SlimSlice>),
+    /// Maintenance of a node that is announced to `NVSentinel`.
+    Maintenance(Box<MaintenanceRequest>),
     /// A pod.
     Pod(Box<PodRecord>),
     /// A `PodDisruptionBudget`.
@@ -149,6 +154,7 @@ impl Classified {
             (VERSION, "GpuNode") => typed(&document).map(Object::GpuNode),
             ("v1", "Node") => typed(&document).map(Object::Node),
             ("resource.k8s.io/v1", "ResourceSlice") => typed(&document).map(Object::Slice),
+            (MaintenanceRequest::API_VERSION, "MaintenanceRequest") => typed(&document).map(Object::Maintenance),
             ("v1", "Pod") => typed(&document).map(Object::Pod),
             ("policy/v1", "PodDisruptionBudget") => typed(&document).map(Object::Budget),
             _ if ours => {

@@ -124,7 +124,7 @@ fn name_of(object: &Object) -> Option<Name> {
         Object::Tenant(o) => Some(("GpuTenant", o.name_any())),
         Object::GpuNode(o) => Some(("GpuNode", o.name_any())),
         Object::Node(o) => Some(("Node", o.name_any())),
-        Object::Slice(_) | Object::Pod(_) | Object::Budget(_) => None,
+        Object::Slice(_) | Object::Maintenance(_) | Object::Pod(_) | Object::Budget(_) => None,
     }
 }
 
