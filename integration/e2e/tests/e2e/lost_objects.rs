@@ -7,6 +7,7 @@ use std::{
 
 use e2e::{
     Error, Result, World,
+    actor::{Actor, Verb},
     fixtures::{pool, workload},
     objects::{PodIdentity, allocatable, ensure, gpu_node, running},
     scenario::{self, pool_ready, tenant_ready},
@@ -132,10 +133,10 @@ async fn pods_of_every_mode_keep_their_devices_when_the_gpu_node_is_deleted_or_r
         nothing_was_lost(&world, "GpuNode deleted", &before).await?;
 
         let events = adopted(&world).await?;
-        let patch = json!({"spec": {"gpus": older.gpus}}).to_string();
         // only the operator may write it
-        let operator = "--as=system:serviceaccount:gputenancy-system:gputenancy-operator";
-        world.kubectl(&["patch", "gpunode", NODE, operator, "--type=merge", "-p", &patch]).await?;
+        let spec = json!({"spec": {"gpus": older.gpus}});
+        let path = format!("/apis/gputenancy.io/v1alpha1/gpunodes/{NODE}");
+        Actor::Operator.does(&world.client, Verb::Merge, &path, &spec).await?;
         eventually("an event about the older spec", PATIENCE, || async {
             let now = adopted(&world).await?;
             Ok(if now > events { Ok(()) } else { Err(format!("{now} events, {events} before")) })

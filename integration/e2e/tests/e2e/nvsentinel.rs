@@ -57,7 +57,7 @@ async fn marked(world: &World, excerpt: &str) -> Result<()> {
 }
 
 async fn maintenance(world: &World) -> Result<()> {
-    world.set(&[mig_profile("mig-1g", "1g.10gb")]).await?;
+    world.set(&[mig_profile("mig-1g", "1g.10gb"), mig_profile("mig-2g", "2g.20gb")]).await?;
     world.set(&[both_nodes(&json!({"maxUnavailable": 4})), tenant("t", &[("mig-1g", 2)])]).await?;
     tenant_ready(world, "t").await?;
     pool_ready(world, "p").await?;
