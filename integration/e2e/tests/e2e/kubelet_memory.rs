@@ -8,6 +8,7 @@ use e2e::{
     fixtures::{merged, mig_profile, pool, restricted_spec, tenant, workload},
     interrupt,
     objects::{self, PodIdentity, allocatable, ensure, gpu_node},
+    product,
     scenario::tenant_ready,
     wait::{PATIENCE, eventually},
 };
@@ -63,9 +64,12 @@ async fn folder_of_the_host_that_is_made_again_is_mounted_again() {
         let before = full_node(&world).await?;
         let first = restarts(&world).await?;
         let kept = "/run/kept-specification.json";
-        // containerd does not watch a folder that is made again at once; an installation takes longer
-        let again = format!("cp {SIMULATOR} {kept} && rm -rf {CDI} && sleep 2 && mkdir {CDI} && mv {kept} {SIMULATOR}");
+        let again = format!("cp {SIMULATOR} {kept} && rm -rf {CDI} && mkdir {CDI} && mv {kept} {SIMULATOR}");
         world.on_node(NODE, &["sh", "-c", &again]).await?;
+        // containerd learns of it when no container has the removed folder, and the simulator's also has
+        let on_node = format!("spec.nodeName={NODE}");
+        let simulator = ["-n", product::NAMESPACE, "-l", "app.kubernetes.io/name=gputenancy-simulator"];
+        world.kubectl(&[&["delete", "pod", "--field-selector", &on_node][..], &simulator].concat()).await?;
         eventually("the specification in the new folder", PATIENCE, || async {
             let found = world.on_node(NODE, &["ls", CDI]).await?;
             let now = restarts(&world).await?;

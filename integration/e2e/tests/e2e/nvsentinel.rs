@@ -18,6 +18,8 @@ use serde_json::{Value, json};
 
 use crate::node_health::{both_nodes, nodes_with, unmarked};
 
+/// Instances that move from a node to the other one.
+const MOVED: &str = "2g.20gb";
 const SLICE: &str = "nvidia.com/mig-1g.10gb";
 /// By which NVSentinel stops and starts DCGM.
 const DCGM: &str = "nvidia.com/gpu.deploy.dcgm";
@@ -58,10 +60,14 @@ async fn marked(world: &World, excerpt: &str) -> Result<()> {
 
 async fn maintenance(world: &World) -> Result<()> {
     world.set(&[mig_profile("mig-1g", "1g.10gb"), mig_profile("mig-2g", "2g.20gb")]).await?;
-    world.set(&[both_nodes(&json!({"maxUnavailable": 4})), tenant("t", &[("mig-1g", 2)])]).await?;
+    // a GPU that was never advertised needs no window: every GPU gets a layout first
+    world.set(&[both_nodes(&json!({"maxUnavailable": 4})), tenant("t", &[("mig-1g", 28)])]).await?;
     tenant_ready(world, "t").await?;
     pool_ready(world, "p").await?;
-    let [node] = nodes_with(world, "1g.10gb").await?.try_into().expect("instances on one node");
+    world.set(&[tenant("t", &[("mig-2g", 2)])]).await?;
+    tenant_ready(world, "t").await?;
+    pool_ready(world, "p").await?;
+    let [node] = nodes_with(world, MOVED).await?.try_into().expect("instances on one node");
     let pools = Api::<GpuPool>::all(world.client.clone());
     // no window for years
     let windows = json!({"spec": {"disruption": {"windows": [{"schedule": "0 2 29 2 *", "duration": "1h"}]}}});
@@ -78,14 +84,14 @@ async fn maintenance(world: &World) -> Result<()> {
         Ok(if pending.iter().any(|p| p.message.contains("nextWindow=")) { Ok(()) } else { Err(format!("{pending:?}")) })
     })
     .await?;
-    ensure(nodes_with(world, "1g.10gb").await? == [node.clone()], "a change began outside the windows")?;
+    ensure(nodes_with(world, MOVED).await? == [node.clone()], "a change began outside the windows")?;
 
     world.kubectl(&["delete", KIND, "m"]).await?;
     unmarked(world).await?;
     world.set(&[request(&node, None)]).await?;
     marked(world, &format!("node {node}: MaintenanceRequest m of NVSentinel names it: ")).await?;
     eventually("instances on the other node", PATIENCE, || async {
-        let nodes = nodes_with(world, "1g.10gb").await?;
+        let nodes = nodes_with(world, MOVED).await?;
         Ok(if nodes == NODES { Ok(()) } else { Err(format!("{nodes:?}")) })
     })
     .await?;
