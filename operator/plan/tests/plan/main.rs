@@ -9,6 +9,7 @@ mod enforcement;
 mod fleet;
 mod incremental;
 mod leftovers;
+mod leftovers_mig;
 mod marked;
 mod optimum;
 mod order;
