@@ -32,7 +32,8 @@ use crate::{DurationText, Enforcement, GpuPoolStatus, MigManagerRules, NodeHealt
         type_ = "string",
         json_path = ".status.conditions[?(@.type=='Ready')].message",
         priority = 1
-    )
+    ),
+    validation = Rule::new("self.metadata.name.size() <= 63").message("metadata.name: use at most 63 characters, the name becomes the value of the nodes' label gputenancy.io/pool; create the pool with a shorter name"),
 )]
 #[x_kube(
     validation = Rule::new("!has(self.layout.spare.profile) || self.layout.spare.profile in self.profiles").message("spec.layout.spare.profile: this profile is not one of the pool's; add it to spec.profiles"),

@@ -206,7 +206,7 @@ pub struct Whole {}
 pub struct Mig {
     /// NVIDIA's name of the MIG profile, such as `1g.10gb` or `1g.10gb+me`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 32), regex(pattern = r"^[1-8]g\.[0-9]{1,4}gb([+-][a-z.]+)?$"))]
+    #[schemars(length(max = 32), regex(pattern = r"^[1-8]g\.[0-9]{1,4}gb([+-][a-z]+([.][a-z]+)*)?$"))]
     pub profile: Option<String>,
     /// Minimum number of compute slices.
     #[serde(default, skip_serializing_if = "Option::is_none")]

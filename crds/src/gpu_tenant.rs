@@ -80,6 +80,7 @@ pub struct GpuTenantSpec {
     #[x_kube(
         validation = Rule::new("self.all(k, !k.contains('nvidia.com/') && !k.contains('gputenancy.io/'))").message("spec.resources: GPU resources are budgeted in spec.gpus by profile; remove keys of nvidia.com and gputenancy.io"),
         validation = Rule::new("self.size() <= 32").message("spec.resources: write at most 32 keys"),
+        validation = Rule::new("self.all(k, k.contains('/') ? k.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$') && k.size() <= 253 : k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'resourcequotas', 'services', 'replicationcontrollers', 'secrets', 'persistentvolumeclaims', 'configmaps', 'services.nodeports', 'services.loadbalancers'] || k.matches('^(requests[.])?hugepages-[A-Za-z0-9]{1,40}$'))").message("spec.resources: write keys that a ResourceQuota counts: requests.cpu, limits.memory, pods and the like, count/<resource>.<group>, <class>.storageclass.storage.k8s.io/requests.storage, or requests.<domain>/<name> with at most 63 characters after the slash"),
     )]
     #[schemars(extend("maxProperties" = 32, "additionalProperties" = {
         "description": "A Kubernetes quantity, such as 64, 500m or 512Gi.",

@@ -11,6 +11,8 @@
 mod decoding;
 #[cfg(feature = "v1_36")]
 mod generated;
+#[cfg(feature = "v1_36")]
+mod names;
 mod reasons;
 #[cfg(feature = "v1_36")]
 mod transitions;

@@ -5,8 +5,13 @@ use gputenancy_crds::manifest;
 use serde_json::{Value, json};
 
 fn schema() -> Value {
+    schema_of("GpuTenant")
+}
+
+/// The schema of a kind.
+pub fn schema_of(kind: &str) -> Value {
     let crds = manifest::all().expect("types serialise");
-    let (_, crd) = crds.into_iter().find(|(_, crd)| crd["spec"]["names"]["kind"] == "GpuTenant").expect("the kind");
+    let (_, crd) = crds.into_iter().find(|(_, crd)| crd["spec"]["names"]["kind"] == kind).expect("the kind");
     crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone()
 }
 
@@ -16,7 +21,7 @@ fn refusals(schema: &Value, old: &Value, new: &Value) -> Vec<String> {
 }
 
 /// The messages of the broken rules at this place of the schema: those about changes, or without a former value all others.
-fn broken(schema: &Value, old: Option<&Value>, new: &Value) -> Vec<String> {
+pub fn broken(schema: &Value, old: Option<&Value>, new: &Value) -> Vec<String> {
     let rules = schema["x-kubernetes-validations"].as_array().expect("rules").iter();
     let mut broken = Vec::new();
     for rule in rules.filter(|rule| rule["rule"].as_str().expect("a rule").contains("oldSelf") == old.is_some()) {
