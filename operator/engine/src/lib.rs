@@ -7,6 +7,7 @@ mod duration;
 pub mod event;
 pub mod fingerprint;
 pub mod fleet;
+pub mod label;
 pub mod liveness;
 pub mod maintenance;
 pub mod ownership;

@@ -6,6 +6,7 @@
 mod actors;
 mod canary;
 mod crashes;
+mod empty_answers;
 mod lost;
 mod notices;
 mod outcomes;

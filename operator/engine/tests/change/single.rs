@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::{
     config,
+    empty_answers::EmptyAnswer,
     shares::{parts, turns},
     small::{World, devices},
 };
@@ -465,10 +466,11 @@ enum Happening {
     Reboot,
     Time(i64),
     Target(usize),
+    Empty(EmptyAnswer),
 }
 
 fn happenings() -> impl Strategy<Value = Vec<Happening>> {
-    use Happening::{Agent, Alive, Fail, Kubelet, Operate, Reap, Reboot, Refuse, Start, Target, Time};
+    use Happening::{Agent, Alive, Empty, Fail, Kubelet, Operate, Reap, Reboot, Refuse, Start, Target, Time};
     let one = prop_oneof![
         8 => (0_usize..4).prop_map(Operate),
         8 => Just(Agent),
@@ -481,6 +483,7 @@ fn happenings() -> impl Strategy<Value = Vec<Happening>> {
         1 => Just(Reboot),
         2 => prop::sample::select(vec![1, 30, 400, 2000]).prop_map(Time),
         1 => (0_usize..LAYOUTS).prop_map(Target),
+        2 => prop::sample::select(&EmptyAnswer::ALL).prop_map(Empty),
     ];
     proptest::collection::vec(one, 0..80)
 }
@@ -519,6 +522,7 @@ proptest! {
                 Happening::Reboot => world.reboot(),
                 Happening::Time(seconds) => world.pass(SignedDuration::from_secs(seconds)),
                 Happening::Target(which) => world.target = Some(layouts(which)),
+                Happening::Empty(source) => source.decide(&mut world),
             }
             let spec = &world.node.spec.gpus[0];
             let known = spec.change.as_ref().is_none_or(|c| [&c.from, &c.to].contains(&&spec.layout()));

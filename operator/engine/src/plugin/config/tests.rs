@@ -115,3 +115,12 @@ fn altered_and_deleted_configs_are_missing_among_the_published() {
     let read = PluginConfigs::parse(&data);
     assert!(!wanted.is_published(&read) && wanted.altered_in(&read).is_empty());
 }
+
+proptest::proptest! {
+    #[test]
+    fn key_of_any_pool_is_a_label_of_one_config(pool in "[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?", replicas in 2_usize..128, other in 2_usize..128) {
+        let key = |replicas| PluginConfig::TimeSliced { replicas }.key(&pool).unwrap();
+        proptest::prop_assert!(crate::label::is_value(&key(replicas)) && is_key(&key(replicas)), "{}", key(replicas));
+        proptest::prop_assert_eq!(key(replicas) == key(other), replicas == other);
+    }
+}
