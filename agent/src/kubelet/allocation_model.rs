@@ -51,6 +51,8 @@ enum Event {
     RestartKubelet { checkpoint: bool },
     /// Kubelet, the API server and NVML have answered completely.
     Ready,
+    /// NVML lists its GPUs, and no process on them until it is ready.
+    NoProcesses,
     /// The driver is loaded again: NVML lists no GPU until it is ready.
     ReloadDriver,
     /// A forgotten process ends.
@@ -78,6 +80,12 @@ fn event() -> impl Strategy<Value = Event> {
         1 => Just(Event::Restart),
         2 => (1..12_u64).prop_map(Event::Wait),
     ]
+}
+
+/// As [`event`], also with NVML's lists of processes empty. A process of a pod that was deleted with force is known from nothing else, so the device of such
+/// a pod may be handed out.
+fn event_or_no_processes() -> impl Strategy<Value = Event> {
+    prop_oneof![8 => event(), 1 => Just(Event::NoProcesses)]
 }
 
 fn devices() -> impl Strategy<Value = Vec<Device>> {
@@ -111,6 +119,8 @@ struct Node {
     // driver: devices by process, and whether it lists its GPU
     running: BTreeMap<u32, DeviceId>,
     loaded: bool,
+    /// It lists processes.
+    lists_processes: bool,
 }
 
 /// Pods that have one device each.
@@ -147,6 +157,7 @@ impl Node {
             owners: BTreeMap::new(),
             running: BTreeMap::new(),
             loaded: true,
+            lists_processes: true,
         };
         node.scan();
         node
@@ -165,7 +176,7 @@ impl Node {
 
     fn processes(&self) -> Vec<(u32, Option<u32>)> {
         let gi = |id: &DeviceId| self.devices.iter().find(|d| d.id == *id)?.mig.as_ref().map(|m| m.gi);
-        self.running.iter().map(|(pid, id)| (*pid, gi(id))).collect()
+        self.running.iter().filter(|_| self.lists_processes).map(|(pid, id)| (*pid, gi(id))).collect()
     }
 
     fn scan(&mut self) {
@@ -256,7 +267,10 @@ impl Node {
                 self.running.clear();
                 self.loaded = false;
             }
-            Event::Ready => (self.ready, self.listed, self.loaded) = (true, true, true),
+            Event::Ready => {
+                (self.ready, self.listed, self.loaded, self.lists_processes) = (true, true, true, true);
+            }
+            Event::NoProcesses => (self.loaded, self.lists_processes) = (true, false),
             Event::Kill(index) => {
                 let forgotten = self.forgotten();
                 if !forgotten.is_empty() {
@@ -334,7 +348,7 @@ proptest! {
     #[test]
     fn empty_answers_of_any_source_withdraw_no_device_of_a_running_pod(
         devices in devices(),
-        events in proptest::collection::vec(event(), 1..60),
+        events in proptest::collection::vec(event_or_no_processes(), 1..60),
     ) {
         let mut node = Node::new(devices);
         for event in &events {

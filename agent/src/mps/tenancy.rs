@@ -127,6 +127,22 @@ mod tests {
         assert!(socket.len() <= 107, "{} bytes", socket.len());
     }
 
+    proptest::proptest! {
+        #[test]
+        fn each_tenant_and_namespace_has_a_folder_of_its_own_whose_socket_can_be_bound(
+            names in proptest::collection::btree_set("[a-z0-9]([-a-z0-9.]{0,48}[a-z0-9])?", 1..20),
+        ) {
+            let keys = names.iter().flat_map(|name| [format!("tenant-{name}"), format!("namespace-{name}")]);
+            let folders: BTreeSet<String> = keys.map(|key| folder(&key)).collect();
+            proptest::prop_assert_eq!(folders.len(), names.len() * 2);
+            let gpu = "GPU-00000000-0000-0000-0000-000000000000";
+            for folder in folders {
+                let socket = format!("/run/gputenancy/mps/{gpu}/{folder}/pipe/control_privileged");
+                proptest::prop_assert!(socket.len() <= 107, "{}", socket);
+            }
+        }
+    }
+
     #[test]
     fn second_tenant_is_refused_while_pods_of_the_first_own_shares() {
         let (a, b) = (pod("a", "p"), pod("b", "q"));
