@@ -12,6 +12,7 @@ use super::{inventory::Inventory, ownership::Ownership};
 use crate::plan::{GpuKey, NodeName, PodName};
 use gputenancy_engine::{
     change::{CanaryOutcome, CanaryPod, CanaryRequest, ChangeDecision},
+    label,
     projection::SlimPod,
 };
 
@@ -121,6 +122,7 @@ fn tail(words: Option<&str>) -> String {
 pub fn render(canary: &CanaryRequest, node: &NodeName, namespace: &str) -> serde_json::Result<Pod> {
     let CanaryRequest { name, device, profile, resource, seconds, rules } = canary;
     let profile = profile.as_deref().unwrap_or("gpu").replace('+', ".");
+    let profile = label::value(&profile);
     let mut container = json!({
         "name": "canary",
         "image": rules.image,

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use gputenancy_crds::{Board, BoardProfile, GpuNodeStatus, names};
 use kube::ResourceExt as _;
 
-use gputenancy_engine::projection::SlimNode;
+use gputenancy_engine::{label, projection::SlimNode};
 
 /// Label by which gpu-feature-discovery tells when it looked last.
 const LOOKED: &str = "nvidia.com/gfd.timestamp";
@@ -52,7 +52,13 @@ pub fn of(status: &GpuNodeStatus) -> BTreeMap<String, String> {
 fn of_profile(board: &Board, profile: &BoardProfile, count: usize) -> BTreeMap<String, String> {
     let resource = names::mig_resource(&profile.name);
     let mut labels = BTreeMap::new();
-    let mut set = |what: &str, value: String| drop(labels.insert(format!("{resource}.{what}"), value));
+    let mut set = |what: &str, value: String| {
+        let key = format!("{resource}.{what}");
+        // one label that Kubernetes refuses would keep all others of the node from being written
+        if label::is_qualified(&key) {
+            labels.insert(key, label::value(&value));
+        }
+    };
     set("count", count.to_string());
     set("product", format!("{}-MIG-{}", board.product, profile.name.replace('+', ".")));
     if let Ok(mib) = profile.memory.mib() {
@@ -70,6 +76,7 @@ fn of_profile(board: &Board, profile: &BoardProfile, count: usize) -> BTreeMap<S
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
@@ -111,5 +118,21 @@ mod tests {
         let after = labels(&node, &instances(), false);
         let stale = node.labels().keys().filter(|l| owns(node.labels(), l) && !after.contains_key(*l));
         assert_eq!(stale.collect::<Vec<_>>(), ["nvidia.com/mig-1g.10gb.count"]);
+    }
+
+    proptest! {
+        #[test]
+        fn labels_are_valid_for_any_product_and_profile(
+            product in prop_oneof!["NVIDIA-[A-Za-z0-9-]{0,70}", any::<String>()],
+            profile in prop_oneof!["[1-8]g[.][0-9]{1,4}gb([+-][a-z]{1,8}([.][a-z]{1,8})?)?", "[a-z.+]{0,70}"],
+        ) {
+            let known = json!({"id": 19, "name": profile, "slices": 1, "memory": "9728Mi", "size": 1, "starts": [0], "max": 1, "engines": [1]});
+            let instance = json!({"start": 0, "profile": profile, "gi": 1, "ci": 0, "device": {}});
+            let board = json!({"product": product, "memory": "80Gi", "slices": 7, "memorySlices": 8, "profiles": [known]});
+            let gpu = json!({"uuid": "GPU-0", "index": 0, "board": 0, "instances": [instance]});
+            for (key, value) in of(&serde_json::from_value(json!({"boards": [board], "gpus": [gpu]})).unwrap()) {
+                prop_assert!(label::is_qualified(&key) && label::is_value(&value), "{key}={value}");
+            }
+        }
     }
 }
