@@ -311,6 +311,11 @@ mod tests {
         assert_eq!(handler("nvidia"), "nvidia");
         assert_eq!(handler("nvidia.example"), "nvidia-example");
         assert_eq!(handler(&format!("{}.b", "a".repeat(62))), "a".repeat(62));
+        for class in (1..=253).map(|length| "a.b-".repeat(length).chars().take(length).collect::<String>()) {
+            let handler = handler(class.trim_end_matches(['.', '-']));
+            let plain = handler.bytes().all(|b| b.is_ascii_lowercase() || b == b'-');
+            assert!(plain && handler.len() <= 63 && !handler.ends_with('-') && !handler.is_empty(), "{handler}");
+        }
     }
 
     /// The writes of this work to an API server inside, whose catalog and `RuntimeClass` `nvidia` are of this author.

@@ -347,7 +347,17 @@ mod tests {
         assert_eq!(name("a"), name("a"));
         assert_ne!(of("a", reasons::BUDGET_USED), of("a", reasons::WAITING_FOR_DEVICE));
         assert_ne!(name("a"), name("b"));
-        assert!(name(&"x".repeat(253)).len() <= 253);
+        for length in 1..=253 {
+            for pod in ["x".repeat(length), format!("{}.b", "a-".repeat(length))] {
+                let name = name(pod.get(..length).unwrap());
+                let valid = |part: &str| {
+                    let ends = part.starts_with(|c: char| c.is_ascii_alphanumeric())
+                        && part.ends_with(|c: char| c.is_ascii_alphanumeric());
+                    ends && part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+                };
+                assert!(name.len() <= 253 && name.split('.').all(valid), "{name}");
+            }
+        }
     }
 
     fn pod_named(name: &str) -> SlimObject {
