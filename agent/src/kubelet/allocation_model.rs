@@ -98,6 +98,7 @@ fn devices() -> impl Strategy<Value = Vec<Device>> {
 }
 
 /// One node: its agent, its kubelet and the processes on its GPU.
+#[allow(clippy::struct_excessive_bools, reason = "each is the state of one source")]
 struct Node {
     now: Instant,
     next: u32,
