@@ -55,6 +55,7 @@ mod nvsentinel;
 mod plan_preview;
 mod postponed_ends;
 mod process_attribution;
+mod resource_names;
 mod rollback;
 mod rollout;
 mod share_audit;
