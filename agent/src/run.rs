@@ -55,6 +55,7 @@ use crate::{
     report::{
         StatusInput,
         gpu_node::{self, Watched},
+        node_condition::DevicesReady,
         status, without_inventory,
         writer::{DEBOUNCE, RateLimit, WriteOutcome, Writer},
     },
@@ -177,6 +178,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         metrics.clone(),
         stop.clone(),
     );
+    let mut condition = DevicesReady::new(client.clone(), node_name);
     let mut plugin = std::pin::pin!(serving.fuse());
     let folders = args.plugin.host_folders();
     let mut outcome = Ok(());
@@ -184,6 +186,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         () = gpu_node::watch(client.clone(), node_name, &boot_id, &channels.watched) => {}
         () = partition(reconciler, &channels, &heartbeat) => {}
         () = report((&origins, &sandboxes), &channels, &calls, &mps, &mut writer, &boot_id) => {}
+        () = condition.run(channels.watched.subscribe(), channels.state.subscribe(), channels.view.subscribe()) => {}
         () = mps.run(channels.view.subscribe()) => {}
         () = incidents::run(channels.state.subscribe(), node_name, &metrics, &publish) => {}
         () = attributor.run(channels.state.subscribe(), &channels.attributed) => {}
@@ -210,7 +213,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         tracing::warn!("device plugin did not stop in time");
     }
     // last: the plugin lowers the node's allocatable, which is more urgent
-    writer.write_stopped(Timestamp::now()).await;
+    tokio::join!(writer.write_stopped(Timestamp::now()), condition.remove());
     outcome
 }
 

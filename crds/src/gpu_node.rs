@@ -109,6 +109,11 @@ pub struct GpuSpec {
     #[schemars(length(max = 32))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub trial: Vec<i32>,
+    /// Why others have withdrawn this GPU alone (annotation `gputenancy.io/withdrawn-gpus` of the Node). The agent withdraws its devices from
+    /// allocatable as soon as no pod owns them; running pods keep theirs. Absent: nothing withdraws it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub withdrawn: Option<String>,
     /// State of the change in progress on this GPU, or of the last failed one. Written and read by the operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<Change>,

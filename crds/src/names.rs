@@ -60,6 +60,10 @@ pub const DEVICE_PLUGIN_CONFIG_LABEL: &str = "nvidia.com/device-plugin.config";
 pub const DEVICE_PLUGIN_CONFIG_MAP: &str = "gputenancy-device-plugin";
 /// Annotation on nodes that the operator cordoned: the time. A node without it was cordoned by others.
 pub const CORDONED: &str = "gputenancy.io/cordoned";
+/// Annotation on nodes, written by administrators or other products: GPUs that take no new work, as `UUID` or `UUID=reason`, comma separated.
+pub const WITHDRAWN_GPUS: &str = "gputenancy.io/withdrawn-gpus";
+/// Condition of a Node, written by its agent: all devices of the node are advertised and healthy.
+pub const NODE_DEVICES_READY: &str = "gputenancy.io/DevicesReady";
 
 /// Label on canary pods: the profile that the pod verifies.
 pub const CANARY_LABEL: &str = "gputenancy.io/canary";

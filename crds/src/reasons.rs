@@ -97,6 +97,7 @@ table! { TYPES:
     "MemoryLimited", "GpuNode, GpuTenant", "GpuNode: time-slices and fractions are served with a memory limit; only where it is switched on. GpuTenant: something limits the memory of every pod with a device.", "See the reason.";
     "MemoryScrubbed", "GpuNode", "The driver overwrites GPU memory that a process frees, before another process gets it.", "See the reason.";
     "VgpuLicensed", "GpuNode", "The vGPUs of a virtual machine have their licence; only where NVML reports one.", "See the reason.";
+    "gputenancy.io/DevicesReady", "Node", "All devices of the node are advertised and healthy. Written by the agent, which removes it when it leaves; absent without GPUs in a layout, and with NVIDIA's device plugin.", "See the reason; the message names the GPUs.";
     "PluginReady", "GpuNode", "kubelet has registered every resource of the node.", "See the reason.";
     "VirtualClusterReady", "GpuTenant", "The virtual cluster serves, as spec.virtualCluster states; only with that field. Details are in status.virtualCluster.conditions.", "See the reason.";
     "ChartRendered", "GpuTenant (status.virtualCluster)", "The objects of vCluster's chart are rendered and applied.", "See the reason.";
@@ -131,6 +132,8 @@ reasons! { CONDITIONS:
     DEMAND_SETTLED = "DemandSettled", "GpuPool", "No guarantee for a profile of the pool changes up and down.", "None.";
     DESTROYING = "Destroying", "GpuNode", "MIG instances are being destroyed.", "Wait.";
     DEVICE_PLUGIN_DOWN = "DevicePluginDown", "GpuNode", "kubelet lists none of the devices that NVIDIA's device plugin has to advertise on the node.", "See that the plugin's pod runs there, and read its log.";
+    DEVICES_ADVERTISED = "DevicesAdvertised", "Node", "All devices of the node are advertised and healthy.", "None.";
+    DEVICES_NOT_ADVERTISED = "DevicesNotAdvertised", "Node", "Devices of a GPU go to no new pod, as during a change.", "Wait; kubectl gpu changes shows the change.";
     DRIVER_NOT_FOUND = "DriverNotFound", "GpuNode", "libnvidia-ml.so.1 was not found.", "Install the driver, or set agent.driverRoot.";
     EARLIER_ACCESS = "EarlierAccess", "GpuTenant", "Role bindings, or network policies that open something, are older than the adoption of their namespace. As an event: once, when the condition appears.", "Remove those that should not hold; the message has the command.";
     ENFORCED = "Enforced", "GpuTenant", "The quotas are enforced.", "None.";
@@ -140,9 +143,11 @@ reasons! { CONDITIONS:
     FIXED_DOES_NOT_FIT = "FixedDoesNotFit", "GpuPool", "The layout in spec.layout.fixed does not fit on the board.", "Correct spec.layout.fixed.";
     FOREIGN_PARTITIONER = "ForeignPartitioner", "GpuPool", "Another product, or a newer release of this one, owns GPUs of a node of the pool.", "Do what the message says.";
     FOUND = "Found", "GpuPool", "Another owner was found.", "See the message.";
-    GPU_MISSING = "GpuMissing", "GpuNode", "The spec names GPUs that NVML does not list.", "Restart the node; replace the GPU if it stays away.";
-    GPU_UNHEALTHY = "GpuUnhealthy", "GpuNode", "A critical Xid or uncorrectable ECC error was reported.", "Reset or replace the GPU.";
+    GPU_MISSING = "GpuMissing", "GpuNode, Node", "The spec names GPUs that NVML does not list.", "Restart the node; replace the GPU if it stays away.";
+    GPU_UNHEALTHY = "GpuUnhealthy", "GpuNode, Node", "A critical Xid or uncorrectable ECC error was reported.", "Reset or replace the GPU.";
     GRANTED = "Granted", "GpuTenant", "Each namespace has its grant.", "None.";
+    GPU_WITHDRAWN = "GpuWithdrawn", "Node", "Others have withdrawn a GPU of the node by the annotation gputenancy.io/withdrawn-gpus.", "When the GPU is in order, take it out of the annotation.";
+    INVALID_MARK = "InvalidMark", "GpuPool", "The annotation gputenancy.io/withdrawn-gpus of a Node has entries that are no UUID of its GPUs: they withdraw nothing.", "Write UUIDs as status.gpus of the GpuNode has them, as `UUID` or `UUID=reason`, comma separated.";
     MARKED = "Marked", "GpuPool", "Others have cordoned or tainted a node of the pool, or marked it as unhealthy.", "When the node is in order, uncordon it or remove the taint; spec.health says what counts.";
     MEMORY_IN_USE = "MemoryInUse", "GpuProfile", "Running pods hold more than device.fraction.memory and keep their former limit; the planner counts that one.", "Restart the pods that the message names, or set device.fraction.resize: Force.";
     INTERVAL_NOT_APPLIED = "IntervalNotApplied", "GpuProfile", "NVML cannot set the length of time-slices; the driver's default is used.", "Set it with nvidia-smi compute-policy on the nodes; the condition stays until the field is left out.";

@@ -73,7 +73,9 @@ impl World {
     fn put_maintenance(&mut self, request: MaintenanceRequest) {
         let name = request.name_any();
         let nodes = &mut self.fleet.maintenance;
-        nodes.values_mut().for_each(|all| all.retain(|old| old.name != name));
+        for all in nodes.values_mut() {
+            all.retain(|old| old.name != name);
+        }
         for (node, new) in maintenance::by_node(&[Arc::new(request)]) {
             nodes.entry(node).or_default().extend(new);
         }

@@ -12,13 +12,13 @@ pub const TABLE: &[Line] = &[
     Line::new(&["list", "watch"], OURS, "gpunodes", "the layout of its node"),
     Line::new(&["create"], OURS, "gpunodes", "the GpuNode of its node"),
     Line::new(&["patch"], OURS, "gpunodes/status", "reporting what NVML shows"),
-    Line::new(&["get"], "", "nodes", "deleting the GpuNode with its Node"),
+    Line::new(&["get"], "", "nodes", "deleting the GpuNode with its Node; its condition of an earlier run"),
     Line::new(&["watch"], "", "nodes", "the Node's count of our devices"),
     Line::new(
         &["patch"],
         "",
         "nodes/status",
-        "lowering that count before devices are removed; kubelet lags up to ten seconds",
+        "lowering that count before devices are removed, as kubelet lags up to ten seconds; the condition gputenancy.io/DevicesReady",
     ),
     Line::new(&["watch"], "", "pods", "pods that are being bound to its node, or that are deleted and do not end")
         .only_for(

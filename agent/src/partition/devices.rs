@@ -1,5 +1,7 @@
 //! The devices of a GPU: what exists, matches the spec, and is not about to be removed.
 
+use std::borrow::Borrow;
+
 use gputenancy_crds::{
     GpuSpec, Health, MemoryText, ResizePolicy, ShareGroup, Sharing, SharingMode,
     names::{WHOLE_GPU_RESOURCE, canary_resource},
@@ -104,6 +106,19 @@ pub fn cordon_conflicts(devices: &mut [Device], owners: &Owners) {
         let (uuid, shared) = (device.id.uuid(), device.share.is_some());
         let other_form = |id: &DeviceId| id.uuid() == uuid && (id.as_str() == uuid) == shared;
         device.cordoned |= owners.keys().any(other_form);
+    }
+}
+
+/// Cordons the devices of a GPU that others have withdrawn, as far as no pod owns them: running pods keep theirs, and the scheduler counts them.
+pub fn cordon_withdrawn(devices: &mut [Device], specs: &[impl Borrow<GpuSpec>], owners: &Owners) {
+    let is_withdrawn = |device: &Device| {
+        specs.iter().map(Borrow::borrow).any(|spec| spec.uuid == device.gpu_uuid && spec.withdrawn.is_some())
+    };
+    let owned = |device: &Device| {
+        owners.contains_key(&device.id) || device.legacy_id().is_some_and(|id| owners.contains_key(&id))
+    };
+    for device in devices.iter_mut().filter(|device| is_withdrawn(device) && !owned(device)) {
+        device.cordoned = true;
     }
 }
 

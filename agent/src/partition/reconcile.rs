@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::{
     decide::{DecisionInput, PartitionDecision, WaitCause, decide},
-    devices::{cordon_conflicts, device_uuid, devices, owner_of},
+    devices::{cordon_conflicts, cordon_withdrawn, device_uuid, devices, owner_of},
     idle::{Idleness, PROOF},
     progress::GpuProgress,
     retention::{retained, served_spec},
@@ -350,6 +350,9 @@ impl Reconciler {
                 (Vec::new(), all.filter(|device| device.share.is_some() && device.mig.is_none()).collect())
             };
             cordon_conflicts(&mut devices, owners.as_ref().unwrap_or(&Owners::new()));
+            if let Some(owners) = &owners {
+                cordon_withdrawn(&mut devices, &served, owners);
+            }
             cordon_weak(&mut devices, enforcement.minimum, self.kubelet.borrow().limiters);
             if !enforcement.unscrubbed_memory.admits(inventory.scrub()) {
                 for device in &mut devices {

@@ -33,6 +33,7 @@ pub fn served_spec(layout: &Layout, spec: Option<&GpuSpec>, gpu: &ObservedGpu, o
     let held = |device: &Device| {
         if is_among(device, &listed) { spec.hold.contains(&number(device)) } else { !is_owned(device, owners) }
     };
+    served.withdrawn.clone_from(&spec.withdrawn);
     served.hold = devices(&served, gpu).iter().filter(|device| held(device)).map(number).collect();
     served
 }

@@ -2,8 +2,10 @@
 
 pub mod boards;
 pub mod conditions;
+pub mod devices_ready;
 pub mod gpu_node;
 pub mod input;
+pub mod node_condition;
 mod processes;
 mod scrub;
 pub mod status;

@@ -101,10 +101,20 @@ fn gpu_nodes() -> Vec<Case> {
 }
 
 fn nodes() -> Vec<Case> {
-    let nothing_else = Some("an agent may change nothing of its node but the amounts of GPU resources");
+    let nothing_else =
+        Some("an agent may change nothing of its node but the amounts of GPU resources and the condition");
     let amounts = Some("an agent may change only amounts of resources in nvidia.com, gputenancy.io");
     let own = "/api/v1/nodes/gpu-1/status".to_owned();
     let agent = |name, body, refusal| (name, Actor::Agent("gpu-1"), Verb::Merge, own.clone(), body, refusal);
+    let no_other = Some("an agent may write no condition of its node but gputenancy.io/DevicesReady");
+    let of_type = |type_: &str, message: &str| json!({"type": type_, "status": "False", "reason": "GpuUnhealthy", "message": message, "lastTransitionTime": "2026-01-01T00:00:00Z"});
+    let own_condition = of_type("gputenancy.io/DevicesReady", "GPU 0: Xid 48");
+    let long = of_type("gputenancy.io/DevicesReady", &"x".repeat(4097));
+    let another = of_type("example.com/Burnt", "no");
+    let applied = |conditions: &Value| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "gpu-1"}, "status": {"conditions": conditions}});
+    let condition = |name, conditions: Value, refusal| {
+        (name, Actor::Agent("gpu-1"), Verb::Apply, own.clone(), applied(&conditions), refusal)
+    };
     let allocatable = |key: &str, value: Value| json!({"status": {"allocatable": {key: value}}});
     let gpus = allocatable("nvidia.com/gpu", json!("1"));
     // each would be a key of every tenant's quota
@@ -126,7 +136,19 @@ fn nodes() -> Vec<Case> {
             json!({"status": {"addresses": [{"type": "InternalIP", "address": "10.9.9.9"}]}}),
             nothing_else,
         ),
-        agent("conditions", json!({"status": {"conditions": null}}), nothing_else),
+        agent("no conditions", json!({"status": {"conditions": null}}), no_other),
+        condition("its own condition", json!([own_condition]), None),
+        condition("its own condition with a long message", json!([long]), no_other),
+        condition("a condition of another product", json!([another]), no_other),
+        condition("both", json!([own_condition, another]), no_other),
+        (
+            "the condition of another node",
+            Actor::Agent("gpu-2"),
+            Verb::Apply,
+            own.clone(),
+            applied(&json!([own_condition])),
+            Some("an agent may write only its own node"),
+        ),
         agent("images", json!({"status": {"images": [{"names": ["x"], "sizeBytes": 1}]}}), nothing_else),
         (
             "another node",

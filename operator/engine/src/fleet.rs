@@ -20,7 +20,7 @@ use crate::{
     partitioner::{self, MigConfigs},
     plugin::PluginConfigs,
     projection::{SlimNode, SlimPod, SlimSlice},
-    verdict::{Verdict, is_suspect, verdict},
+    verdict::{Verdict, is_suspect, verdict, withdrawn_gpus},
 };
 
 /// Evictions that were refused, by the pod's uid.
@@ -97,6 +97,7 @@ impl Fleet {
                 foreign: state.foreign,
                 // only whether there is a verdict matters here, and not when it turns into a fault
                 marked: self.marked(name, None, now.unwrap_or_default()).map(|verdict| Cow::Owned(verdict.why)),
+                withdrawn: withdrawn_gpus(node).gpus.into_iter().map(|(uuid, why)| (uuid, Cow::Owned(why))).collect(),
                 gpus: self.gpu_nodes.get(name),
             }
         });

@@ -196,8 +196,8 @@ pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecis
     let busy = gpu_changes::busy(&inputs, &visited);
     let decisions = gpu_changes::decisions(&inputs, views, pods, &busy);
     let bypass = bypass::evictions(inventory, ownership, views, pods);
-    let made =
-        NodeDecisions { decisions: &decisions, requests: &requests, visited: &visited, bypass: &bypass.evictions };
+    let (decisions, requests) = (&decisions, &requests);
+    let made = NodeDecisions { decisions, requests, visited: &visited, bypass: &bypass.evictions, marks };
     let nodes = node_specs::work(inventory, cached.fleet, ownership, &made);
     let labels = labels::labels(fleet, ownership, views, &visited);
     let taints = taints::taints(inventory, ownership, &visited);
@@ -210,7 +210,7 @@ pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecis
         ownership,
         states,
         pods,
-        decisions: &decisions,
+        decisions,
         views,
         windows: &windows,
         stages: &stages,
@@ -220,14 +220,14 @@ pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecis
         now: inventory.now,
     };
     let decision = FleetDecision {
-        orphaned_canaries: canary::orphaned(inventory, ownership, &decisions),
-        cancelled_evictions: gpu_changes::cancelled_evictions(inventory, ownership, pods, &decisions),
-        evicted: evicted(fleet, &decisions).chain(bypass.pods()).cloned().collect(),
+        orphaned_canaries: canary::orphaned(inventory, ownership, decisions),
+        cancelled_evictions: gpu_changes::cancelled_evictions(inventory, ownership, pods, decisions),
+        evicted: evicted(fleet, decisions).chain(bypass.pods()).cloned().collect(),
         labels,
         taints,
         pool_names: labels::pool_names(fleet, &visited),
-        requests: partitioner::with_labels(&requests),
-        mig_configs: partitioner::configs(fleet, &requests),
+        requests: partitioner::with_labels(requests),
+        mig_configs: partitioner::configs(fleet, requests),
         plugin_configs: plugin_configs::write(fleet, ownership),
         view: view::view(&seen, plan.snapshot),
         pools: pool_statuses(&seen),
@@ -258,7 +258,7 @@ pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecis
     // one for which time alone makes a difference
     let again =
         written(&decision).chain(requests.keys()).chain(busy.iter().map(|(key, _)| &key.node)).map(NodeName::as_str);
-    let again = again.chain(silent.keys().chain(marks.nodes()).chain(inventory.lagging).map(String::as_str));
+    let again = again.chain(silent.keys().chain(marks.visited_again()).chain(inventory.lagging).map(String::as_str));
     let again = again.chain(views.bypassed().map(|(name, _)| name));
     visits.end(again.map(str::to_owned).collect());
     decision

@@ -88,7 +88,7 @@ impl NodeDevices {
         let mut count = |start: i32, resource: String, device: &DeviceState| {
             let tried =
                 spec.trial.contains(&start) || device.resource.as_deref().is_some_and(names::is_canary_resource);
-            let offered = sound && device.allocatable && !spec.hold.contains(&start);
+            let offered = sound && device.allocatable && !spec.hold.contains(&start) && spec.withdrawn.is_none();
             let usage = match (&device.owner, offered) {
                 _ if tried => Use::Withdrawn,
                 (Some(_), _) => Use::Held,

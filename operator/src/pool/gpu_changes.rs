@@ -186,7 +186,8 @@ fn decision(
         _ => Window::Closed { next: None },
     };
     let liveness = fleet.liveness(name);
-    let marked = marks.of(name).map(|why| format!("node {name}: {why}; it proceeds when that is gone"));
+    let marked =
+        marks.of_gpu(name, key.uuid.as_str()).map(|why| format!("node {name}: {why}; it proceeds when that is gone"));
     let evicts =
         !gpu.evicts.is_empty() || spec.and_then(|s| s.change.as_ref()).is_some_and(|c| c.phase < ChangePhase::Idle);
     let over = overruns.get(gpu.pool.as_str()).filter(|_| evicts);
@@ -213,7 +214,7 @@ fn decision(
         policy: &Policy { window, canary: pool.spec.verify.canary.clone(), ..Policy::from(&pool.spec.disruption) },
         others_idle,
         agent_alive: alive,
-        alive_since: liveness.since.filter(|_| liveness.is_alive()).max(marks.ended(name)),
+        alive_since: liveness.since.filter(|_| liveness.is_alive()).max(marks.ended(name, key.uuid.as_str())),
         partitioner: of(node.spec.partitioner),
         request: requests.get(name).map(|request| &request.state),
         recreate: plan.repartitions.get(key).map(String::as_str),
@@ -323,7 +324,7 @@ fn admitted<'a>(inputs: &ChangeInputs<'a>) -> (BTreeSet<&'a GpuKey>, BTreeMap<&'
     let closed =
         |pool: &str| hurried.contains(pool) && !matches!(windows.get(pool), Some(Ok(window)) if window.is_open());
     for planned in planned_gpus(inventory, ownership, plan) {
-        let marked = marks.of(planned.key.node.as_str()).is_some();
+        let marked = marks.of_gpu(planned.key.node.as_str(), planned.key.uuid.as_str()).is_some();
         let waits = closed(planned.plan.pool.as_str()) && !urgent.contains_key(planned.key);
         // the plan no longer counts on a silent or marked node, and others must not wait for it; nor do urgent changes for those that wait for a window
         let wanted = planned.wanted && !planned.silent && !marked && !waits;

@@ -1,6 +1,9 @@
 //! Nodes of pools that others have cordoned, tainted or marked as unhealthy, for the plan and for the pools' status.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use gputenancy_crds::{
     condition::{self, ConditionUpdate},
@@ -13,7 +16,7 @@ use gputenancy_engine::{
 use gputenancy_service::events::EventType;
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
 
-use super::{tolerated::Tolerated, visits::Names};
+use super::{gpu_marks::GpuMarks, tolerated::Tolerated, visits::Names};
 use crate::plan::NodeName;
 
 /// Nodes of the pool are no supply for new demand, because others say so.
@@ -28,6 +31,8 @@ pub struct Marks {
     nodes: BTreeMap<String, Known>,
     /// When the last verdict on a node ended, of nodes that exist.
     ended: BTreeMap<String, Timestamp>,
+    /// Verdicts on single GPUs, by node.
+    gpus: BTreeMap<String, GpuMarks>,
 }
 
 /// A verdict, and when it ends if its marks stay away.
@@ -46,9 +51,14 @@ impl Marks {
     pub fn update(&mut self, fleet: &Fleet, tolerated: &Tolerated, now: Timestamp, visited: &Names) {
         for name in visited {
             let before = self.nodes.remove(name).unwrap_or_default();
+            let gpus = self.gpus.remove(name).unwrap_or_default();
             if !fleet.nodes.contains_key(name) {
                 self.ended.remove(name);
                 continue;
+            }
+            let gpus = gpus.update(fleet, name, now);
+            if !gpus.is_empty() {
+                self.gpus.insert(name.clone(), gpus);
             }
             let marked = fleet.marked(name, tolerated.key(), now);
             if marked.is_none() && before.settled.why.is_none() {
@@ -75,9 +85,26 @@ impl Marks {
         self.nodes.get(node)?.settled.why.as_deref()
     }
 
-    /// When the last verdict on a node ended: time limits of changes that it suspended begin again then.
-    pub fn ended(&self, node: &str) -> Option<Timestamp> {
-        self.ended.get(node).copied()
+    /// What others say about a node or about this GPU of it, as a clause.
+    pub fn of_gpu(&self, node: &str, uuid: &str) -> Option<&str> {
+        self.of(node).or_else(|| self.gpus.get(node)?.of(uuid))
+    }
+
+    /// GPUs of a node that others have withdrawn, each with a clause that names it.
+    pub fn withdrawn(&self, node: &str) -> BTreeMap<&str, Cow<'_, str>> {
+        self.gpus.get(node).map(GpuMarks::clauses).unwrap_or_default()
+    }
+
+    /// When the last verdict on a node or on this GPU of it ended: time limits of a change that it suspended begin again then.
+    pub fn ended(&self, node: &str, uuid: &str) -> Option<Timestamp> {
+        let gpu = self.gpus.get(node).and_then(|gpus| gpus.ended(uuid));
+        self.ended.get(node).copied().max(gpu)
+    }
+
+    /// Nodes to visit again though nothing of them changes.
+    pub fn visited_again(&self) -> impl Iterator<Item = &String> {
+        let ending = self.gpus.iter().filter(|(_, gpus)| gpus.ends().is_some());
+        self.nodes.keys().chain(ending.map(|(name, _)| name))
     }
 
     /// The nodes with a verdict.
@@ -85,14 +112,23 @@ impl Marks {
         self.nodes.keys()
     }
 
-    /// The nodes with a verdict that is a fault, and no maintenance that is planned for later.
+    /// GPUs that are lost to a fault, as far as one takes no new work: all of a faulty node, and those that others have withdrawn.
+    pub fn is_faulty(&self, node: &str, uuid: &str) -> bool {
+        let whole = self.nodes.get(node).is_some_and(|known| known.fault.why.is_some());
+        whole || self.gpus.get(node).is_some_and(|gpus| gpus.of(uuid).is_some())
+    }
+
+    /// The nodes with a verdict that is a fault, and no maintenance that is planned for later; those with a withdrawn GPU as well.
     pub fn faulty(&self) -> impl Iterator<Item = &String> {
-        self.nodes.iter().filter(|(_, known)| known.fault.why.is_some()).map(|(name, _)| name)
+        let nodes = self.nodes.iter().filter(|(_, known)| known.fault.why.is_some()).map(|(name, _)| name);
+        let gpus = self.gpus.iter().filter(|(_, gpus)| gpus.any()).map(|(name, _)| name);
+        nodes.chain(gpus).collect::<BTreeSet<_>>().into_iter()
     }
 
     /// When the next verdict ends or turns.
     pub fn next_turn(&self, now: Timestamp) -> Option<Timestamp> {
-        self.nodes.values().filter_map(|known| known.turns).filter(|at| *at > now).min()
+        let gpus = self.gpus.values().filter_map(GpuMarks::ends);
+        self.nodes.values().filter_map(|known| known.turns).chain(gpus).filter(|at| *at > now).min()
     }
 
     /// Of these nodes those with a verdict, with what it says.
@@ -111,10 +147,26 @@ impl Marks {
     }
 }
 
+/// Verdicts on single GPUs of these nodes, and what is wrong with annotations.
+fn of_gpus(marks: &Marks, nodes: &BTreeSet<NodeName>) -> (Vec<String>, Vec<String>) {
+    let (mut texts, mut problems) = (Vec::new(), Vec::new());
+    for (node, gpus) in nodes.iter().filter_map(|node| Some((node, marks.gpus.get(node.as_str())?))) {
+        texts.extend(gpus.texts().map(|text| format!("node {node}: {text}")));
+        problems.extend(gpus.problem().map(|problem| format!("node {node}: {problem}")));
+    }
+    (texts, problems)
+}
+
 /// The condition `NodesMarked`; `over`: more GPUs are marked than the pool allows.
 pub fn update(marks: &Marks, nodes: &BTreeSet<NodeName>, over: Option<&String>) -> ConditionUpdate {
-    let marked: Vec<String> = marks.among(nodes).map(|(node, why)| format!("node {node}: {why}")).collect();
+    let mut marked: Vec<String> = marks.among(nodes).map(|(node, why)| format!("node {node}: {why}")).collect();
+    let (gpus, problems) = of_gpus(marks, nodes);
+    marked.extend(gpus);
+    let invalid = problems.into_iter().take(MOST_NAMED).collect::<Vec<_>>().join("; ");
     if marked.is_empty() {
+        if !invalid.is_empty() {
+            return ConditionUpdate::no(NODES_MARKED, reasons::INVALID_MARK, invalid);
+        }
         let message = "no node of the pool is cordoned, tainted or marked as unhealthy";
         return ConditionUpdate::no(NODES_MARKED, reasons::UNMARKED, message);
     }
@@ -132,13 +184,18 @@ pub fn update(marks: &Marks, nodes: &BTreeSet<NodeName>, over: Option<&String>) 
         ),
         None => (reasons::MARKED, String::new()),
     };
-    ConditionUpdate::yes(NODES_MARKED, reason, format!("{named}{more}: {effect}{over}"))
+    let invalid = if invalid.is_empty() { invalid } else { format!(". {invalid}") };
+    ConditionUpdate::yes(NODES_MARKED, reason, format!("{named}{more}: {effect}{over}{invalid}"))
 }
 
 /// The event about a condition that has changed, if any.
 pub fn event(before: &[Condition], now: &[Condition]) -> Option<(EventType, Reason, String)> {
     let new = now.iter().find(|c| c.type_ == NODES_MARKED)?;
     let old = before.iter().find(|c| c.type_ == NODES_MARKED);
+    let is_new = |reason: Reason| reason == new.reason.as_str() && old.is_none_or(|old| old.reason != new.reason);
+    if is_new(reasons::INVALID_MARK) {
+        return Some((EventType::Warning, reasons::INVALID_MARK, new.message.clone()));
+    }
     if new.status != "True" {
         let was = condition::is_true(before, NODES_MARKED);
         return was.then(|| (EventType::Normal, reasons::UNMARKED, new.message.clone()));

@@ -13,6 +13,7 @@ mod flapping;
 pub(crate) mod fleet;
 mod fleet_plan;
 mod gpu_changes;
+mod gpu_marks;
 pub(crate) mod inventory;
 mod labels;
 mod marks;

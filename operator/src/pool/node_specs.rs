@@ -1,6 +1,7 @@
 //! The new `GpuNode` spec of every node, with the decisions that it carries out.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
@@ -14,6 +15,7 @@ use kube::ResourceExt as _;
 
 use super::{
     inventory::Inventory,
+    marks::Marks,
     ownership::{Assigned, Ownership},
     partitioner::Requests,
     visits::Names,
@@ -49,6 +51,8 @@ pub struct NodeDecisions<'a> {
     pub visited: &'a Names,
     /// Pods that bypass the memory limit of their share, by node.
     pub bypass: &'a BTreeMap<NodeName, BTreeSet<Eviction>>,
+    /// Verdicts of others.
+    pub marks: &'a Marks,
 }
 
 /// Of the visited nodes: decided GPUs as decided, others as they are; GPUs that no pool has any more are released once nothing uses them.
@@ -57,7 +61,7 @@ pub fn work(
     inventory: &Inventory<'_>,
     cached: &Fleet,
     ownership: &Ownership,
-    NodeDecisions { decisions, requests, visited, bypass }: &NodeDecisions<'_>,
+    NodeDecisions { decisions, requests, visited, bypass, marks }: &NodeDecisions<'_>,
 ) -> BTreeMap<NodeName, GpuWork> {
     let mut by_node: BTreeMap<&str, Vec<(&str, &ChangeDecision)>> = BTreeMap::new();
     for (key, decision) in *decisions {
@@ -74,8 +78,10 @@ pub fn work(
         let written = cached.gpu_nodes.get(name);
         let same = request.is_none()
             && written.is_some_and(|n| Arc::ptr_eq(n, node))
+            && keeps_marks(marks, (name, &node.spec))
             && keeps_spec(ownership, (name, &node.spec), ownership.is_pooled(name), &here);
         let spec = (!same).then(|| spec(inventory, ownership, (name, node), &here, request));
+        let spec = spec.map(|spec| with_marks(marks, name, spec));
         let spec = spec.filter(|spec| written.map(|n| &n.spec) != Some(spec));
         let adopted = written.filter(|n| spec.is_some() && fleet.answers(name) && !Arc::ptr_eq(n, node));
         let adopted = adopted.map(|n| adoption::events(n).collect::<Vec<_>>()).unwrap_or_default();
@@ -106,6 +112,21 @@ fn keeps_spec(
 ) -> bool {
     let keeps_gpus = pooled && decisions.iter().all(|(_, d)| d.spec.is_none());
     keeps_gpus && spec.mig_manager.is_none() && ownership.has_assigned(name)
+}
+
+/// Whether the spec says of each GPU what others say.
+fn keeps_marks(marks: &Marks, (name, spec): (&str, &GpuNodeSpec)) -> bool {
+    let withdrawn = marks.withdrawn(name);
+    spec.gpus.iter().all(|gpu| gpu.withdrawn.as_deref() == withdrawn.get(gpu.uuid.as_str()).map(AsRef::as_ref))
+}
+
+/// The spec with what others say of each GPU.
+fn with_marks(marks: &Marks, name: &str, mut spec: GpuNodeSpec) -> GpuNodeSpec {
+    let mut withdrawn = marks.withdrawn(name);
+    for gpu in &mut spec.gpus {
+        gpu.withdrawn = withdrawn.remove(gpu.uuid.as_str()).map(Cow::into_owned);
+    }
+    spec
 }
 
 fn spec(

@@ -84,7 +84,8 @@ impl NodeStates {
             let Known { node, gpu_node, state } = known;
             let (ready, foreign) = (state.is_supply(Some(now)), state.foreign.clone());
             let marked = self.marks.of(name).map(Cow::Borrowed);
-            Some(NodeFacts { name, labels: node.as_ref()?.labels(), ready, foreign, marked, gpus: gpu_node.as_ref() })
+            let (labels, withdrawn, gpus) = (node.as_ref()?.labels(), self.marks.withdrawn(name), gpu_node.as_ref());
+            Some(NodeFacts { name, labels, ready, foreign, marked, withdrawn, gpus })
         };
         fleet.cluster_with(self.nodes.iter().filter_map(facts).collect(), pods.priorities())
     }

@@ -41,14 +41,16 @@ impl Faults<'_> {
         pools.map(|pool| (pool.name_any(), pool)).filter(|(name, _)| windowed(name)).collect()
     }
 
-    /// Devices of faulty nodes that do not count: a pod that runs keeps its device.
+    /// Devices of faulty nodes and GPUs that do not count: a pod that runs keeps its device.
     fn uncounted(&self) -> Devices {
         let mut uncounted = Devices::new();
         for name in self.marks.faulty().filter(|name| self.ownership.is_pooled(name)) {
             let Some(node) = self.inventory.fleet.gpu_nodes.get(name) else { continue };
             let answers = self.inventory.fleet.answers(name);
-            let held = if answers { held(node) } else { Devices::new() };
-            let listed = node.spec.gpus.iter().flat_map(|gpu| gpu.layout().resources());
+            let faulty = |uuid: &str| self.marks.is_faulty(name, uuid);
+            let held = if answers { held(node, &faulty) } else { Devices::new() };
+            let lost = node.spec.gpus.iter().filter(|gpu| faulty(&gpu.uuid));
+            let listed = lost.flat_map(|gpu| gpu.layout().resources());
             for (resource, count) in counted(listed) {
                 let free = count - held.get(&resource).copied().unwrap_or_default();
                 *uncounted.entry(resource).or_default() += free.max(0);
@@ -138,9 +140,9 @@ fn counted(resources: impl Iterator<Item = String>) -> Devices {
     counted
 }
 
-/// Devices of a node that pods hold.
-fn held(node: &GpuNode) -> Devices {
-    let gpus = node.status.iter().flat_map(|status| &status.gpus);
+/// Devices that pods hold of the faulty GPUs of a node.
+fn held(node: &GpuNode, faulty: &dyn Fn(&str) -> bool) -> Devices {
+    let gpus = node.status.iter().flat_map(|status| &status.gpus).filter(|gpu| faulty(&gpu.uuid));
     let devices = gpus.flat_map(GpuState::devices).filter(|device| device.owner.is_some());
     counted(devices.filter_map(|device| device.resource.clone()))
 }

@@ -1,5 +1,5 @@
 //! Cordons, taints and conditions of others: such a node gets no new devices, what runs there goes on, and one that is marked in the middle of
-//! a change keeps its present layout. Entering the lab removes all marks.
+//! a change keeps its present layout. A single GPU that is withdrawn by its annotation is treated so, and its neighbours are not. Entering the lab removes all marks.
 
 use e2e::{
     Result, World,
@@ -8,7 +8,10 @@ use e2e::{
     scenario::{instances_ready, layouts, pool_ready, tenant_ready},
     wait::{PATIENCE, eventually},
 };
-use gputenancy_crds::GpuPool;
+use gputenancy_crds::{
+    GpuNode, GpuPool, GpuState,
+    names::{NODE_DEVICES_READY, WITHDRAWN_GPUS},
+};
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, ResourceExt as _,
@@ -106,6 +109,81 @@ async fn each_mark(world: &World) -> Result<()> {
     let node = Api::<Node>::all(world.client.clone()).get("gpu-1").await?;
     ensure(!node.annotations().contains_key("gputenancy.io/cordoned"), "a cordon of ours on gpu-1")?;
     ensure(world.pods_ready("t", 2).await? == pods, "a running pod was ended")
+}
+
+/// Withdraws a GPU of gpu-1 as an administrator does, or takes it back.
+async fn withdraw(world: &World, text: Option<&str>) -> Result<()> {
+    let nodes = Api::<Node>::all(world.client.clone());
+    let patch = json!({"metadata": {"annotations": {WITHDRAWN_GPUS: text}}});
+    nodes.patch("gpu-1", &PatchParams::default(), &Patch::Merge(patch)).await?;
+    Ok(())
+}
+
+/// Status and message of the condition `DevicesReady` of gpu-1.
+async fn devices_ready(world: &World) -> Result<Option<(String, String)>> {
+    let node = Api::<Node>::all(world.client.clone()).get("gpu-1").await?;
+    let mut conditions = node.status.and_then(|status| status.conditions).unwrap_or_default().into_iter();
+    let found = conditions.find(|condition| condition.type_ == NODE_DEVICES_READY);
+    Ok(found.map(|condition| (condition.status, condition.message.unwrap_or_default())))
+}
+
+async fn devices_become_ready(world: &World, status: &str, excerpt: &str) -> Result<()> {
+    eventually(&format!("DevicesReady {status} of gpu-1"), PATIENCE, || async {
+        let found = devices_ready(world).await?;
+        let wanted = found.as_ref().is_some_and(|(is, message)| is == status && message.contains(excerpt));
+        Ok(if wanted { Ok(()) } else { Err(format!("{found:?}")) })
+    })
+    .await
+}
+
+#[tokio::test]
+async fn withdrawn_gpu_gets_no_new_pod_and_its_running_pod_stays() {
+    let world = World::enter().await.unwrap();
+    world.keeping_evidence("node-health-gpu", one_gpu(&world)).await;
+}
+
+async fn one_gpu(world: &World) -> Result<()> {
+    world.set(&[mig_profile("mig-1g", "1g.10gb"), mig_profile("mig-2g", "2g.20gb")]).await?;
+    let mut one = pool("p", "gpu-1", &["mig-1g", "mig-2g"]);
+    one["spec"]["health"] = json!({"clearAfter": "0s", "maxUnavailable": "100%"});
+    one["spec"]["disruption"] = json!({"maxUnavailable": 4});
+    world.set(&[one, tenant("t", &[("mig-1g", 1)])]).await?;
+    tenant_ready(world, "t").await?;
+    pool_ready(world, "p").await?;
+    world.set(&[workload("t", "w", "nvidia.com/mig-1g.10gb", 1)]).await?;
+    let pods = world.pods_ready("t", 1).await?;
+    devices_become_ready(world, "True", "advertised and healthy").await?;
+
+    let holds = |gpu: &&GpuState| gpu.devices().any(|device| device.owner.is_some());
+    let state = |node: GpuNode| node.status.map(|status| status.gpus).unwrap_or_default();
+    let held = || async {
+        let gpus = state(objects::gpu_node(&world.client, "gpu-1").await?);
+        Ok::<_, e2e::Error>(gpus.iter().find(holds).map(|gpu| gpu.uuid.clone()))
+    };
+    eventually("the agent reports the owner of the device", PATIENCE, || async {
+        Ok(held().await?.map(drop).ok_or_else(|| "no owner".to_owned()))
+    })
+    .await?;
+    let uuid = held().await?.unwrap_or_default();
+    withdraw(world, Some(&format!("{uuid}=row remapping failed"))).await?;
+    marked(world, &format!("{uuid} is withdrawn by the annotation {WITHDRAWN_GPUS} (row remapping failed)")).await?;
+    devices_become_ready(world, "False", &uuid).await?;
+
+    // new demand goes to the other GPU of the node, and the running pod stays
+    set_guarantee(&world.client, "t", "mig-2g", 2).await?;
+    instances_ready(world, "2g.20gb", 2).await?;
+    let gpus = state(objects::gpu_node(&world.client, "gpu-1").await?);
+    let withdrawn = gpus.iter().find(|gpu| gpu.uuid == uuid);
+    let withdrawn = withdrawn.ok_or_else(|| e2e::Error::Wrong("the withdrawn GPU is not reported".into()))?;
+    ensure(withdrawn.instances.iter().all(|i| i.profile != "2g.20gb"), format!("{withdrawn:?}"))?;
+    let open = withdrawn.devices().filter(|device| device.allocatable && device.owner.is_none()).count();
+    ensure(open == 0, format!("{open} free devices of the withdrawn GPU are allocatable"))?;
+    ensure(world.pods_ready("t", 1).await? == pods, "the running pod was ended")?;
+
+    withdraw(world, None).await?;
+    unmarked(world).await?;
+    devices_become_ready(world, "True", "advertised and healthy").await?;
+    ensure(world.pods_ready("t", 1).await? == pods, "the running pod was ended")
 }
 
 #[tokio::test]

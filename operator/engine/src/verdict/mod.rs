@@ -1,8 +1,9 @@
 //! Verdicts of others on a node: a cordon, a taint or a condition by which people, clouds and health products say that it should take no new
 //! work. What is ours, or Kubernetes' own way to say that a node does not report, is none.
 //!
-//! `presets` has the conditions of known products. [`settle`] keeps a verdict for a while after its last mark is gone.
+//! `gpus` reads the verdicts on single GPUs. `presets` has the conditions of known products. [`settle`] keeps a verdict for a while after its last mark is gone.
 
+mod gpus;
 mod presets;
 mod settle;
 
@@ -15,6 +16,7 @@ use crate::{
     maintenance::Maintenance,
     projection::{SlimCondition, SlimNode},
 };
+pub use gpus::{WithdrawnGpus, withdrawn_gpus};
 pub use settle::{Settled, settle};
 
 /// Taint by which tenants' pods get GPUs, unless the pool or the chart names another one.
@@ -43,7 +45,7 @@ pub struct Verdict {
 
 /// Does the node carry anything that could be a verdict, whatever a pool counts? Most nodes do not, and this is cheap.
 pub fn is_suspect(node: &SlimNode) -> bool {
-    let bad = |c: &SlimCondition| c.type_ != "Ready";
+    let bad = |c: &SlimCondition| c.type_ != "Ready" && c.type_ != names::NODE_DEVICES_READY;
     is_cordoned(node) || node.spec.taints.iter().any(forbids) || node.status.conditions.iter().any(bad)
 }
 

@@ -47,8 +47,17 @@ pub struct NodeFacts<'a> {
     pub foreign: Option<ConflictingOwner>,
     /// What others say about it, as a clause such as `it is cordoned`: it takes no new demand. `None`: nothing.
     pub marked: Option<Cow<'a, str>>,
+    /// What others say about single GPUs of it, by UUID, as a clause: such a GPU takes no new demand, and the others are as they were.
+    pub withdrawn: BTreeMap<&'a str, Cow<'a, str>>,
     /// Its `GpuNode`, once the agent has written it; a changed one is another object.
     pub gpus: Option<&'a Arc<GpuNode>>,
+}
+
+impl NodeFacts<'_> {
+    /// What others say about the node, or about this GPU of it.
+    fn mark(&self, uuid: &str) -> Option<&str> {
+        self.marked.as_deref().or_else(|| self.withdrawn.get(uuid).map(Cow::as_ref))
+    }
 }
 
 /// What the planner needs of a tenant.

@@ -1,6 +1,6 @@
 //! Reading `GpuNode` objects: layouts, availability and devices in use of every GPU.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use gputenancy_crds::{
     ChangePhase, DeviceState, GpuNode, GpuPool, GpuPoolSpec, GpuSpec, GpuState, Health, InstanceSpec, Isolation,
@@ -40,6 +40,7 @@ struct NodeInput {
     ready: bool,
     foreign: bool,
     marked: Option<Arc<str>>,
+    withdrawn: BTreeMap<String, String>,
     /// Number of the reading that found the node last.
     reading: u64,
 }
@@ -97,7 +98,8 @@ impl NodeReader {
                 let same = Arc::ptr_eq(&known.gpus, gpus)
                     && known.pool == *pool
                     && (known.rules, known.ready, known.foreign) == (rules, ready, foreign)
-                    && known.marked.as_deref() == facts.marked.as_deref();
+                    && known.marked.as_deref() == facts.marked.as_deref()
+                    && is_same(&known.withdrawn, facts);
                 if same && (!priorities || nodes.get(name).is_some_and(|node| has_priorities(cluster, node))) {
                     continue;
                 }
@@ -109,7 +111,9 @@ impl NodeReader {
             }
             let (gpus, pool) = (Arc::clone(gpus), pool.clone());
             let marked = facts.marked.as_deref().map(Arc::from);
-            let input = NodeInput { gpus, pool, rules, ready, foreign, marked, reading: self.reading };
+            let own = |(uuid, why): (&&str, &Cow<'_, str>)| ((*uuid).to_owned(), why.clone().into_owned());
+            let withdrawn = facts.withdrawn.iter().map(own).collect();
+            let input = NodeInput { gpus, pool, rules, ready, foreign, marked, withdrawn, reading: self.reading };
             read.push((name.clone(), input));
         }
         self.inputs.extend(read);
@@ -120,6 +124,12 @@ impl NodeReader {
         }
         differs
     }
+}
+
+/// Whether the same GPUs are withdrawn for the same reasons.
+fn is_same(known: &BTreeMap<String, String>, facts: &NodeFacts<'_>) -> bool {
+    let found = facts.withdrawn.iter().map(|(uuid, why)| (*uuid, why.as_ref()));
+    known.iter().map(|(uuid, why)| (uuid.as_str(), why.as_str())).eq(found)
 }
 
 /// Whether the pods of a node have the priorities that were read.
@@ -184,8 +194,8 @@ fn read_node(
     let gpus = status.gpus.iter().map(|state| {
         let spec = node.spec.gpus.iter().find(|g| g.uuid == state.uuid);
         let change = spec.and_then(|s| s.change.as_ref());
-        // a change that partitions nothing yet goes no further on a marked node
-        let stays = facts.marked.is_some() && change.is_some_and(|c| c.phase < ChangePhase::Partitioning);
+        // a change that partitions nothing yet goes no further on a marked node or GPU
+        let stays = facts.mark(&state.uuid).is_some() && change.is_some_and(|c| c.phase < ChangePhase::Partitioning);
         let base = match (spec, change) {
             _ if read_only => Some(interner.layout(seen(state))),
             (Some(spec), _) if facts.foreign.is_some() => Some(interner.layout_of(spec)),
@@ -224,19 +234,19 @@ fn availability(
 ) -> Availability {
     use ChangePhase::{Canary, Partitioning, RolledBack, RollingBack, Stuck, Verifying};
     let change = spec.and_then(|s| s.change.as_ref());
-    let phase = change.map(|c| c.phase);
+    let (phase, mark) = (change.map(|c| c.phase), facts.mark(&state.uuid));
     match (state.health, phase) {
         (Health::Lost, _) => Availability::Unavailable("NVML lost it"),
         (Health::Unhealthy, _) => Availability::Unavailable("it is unhealthy"),
         _ if !facts.ready => Availability::Unavailable("the Node is not Ready, or its agent does not report"),
-        (_, Some(Stuck)) if facts.marked.is_none() && facts.foreign.is_none() && !is_realized(spec, state) => {
+        (_, Some(Stuck)) if mark.is_none() && facts.foreign.is_none() && !is_realized(spec, state) => {
             change.map_or(Availability::Free, |c| Availability::Broken(interner.layout(plain(c.to.clone()))))
         }
         // instances that exist may stay in use; missing ones come back when their owner creates them
         _ if facts.foreign.is_some() && !is_realized(spec, state) => {
             Availability::Unavailable("another component partitions its node")
         }
-        _ if facts.marked.is_some() => Availability::Marked(interner.text(facts.marked.as_deref().unwrap_or_default())),
+        _ if mark.is_some() => Availability::Marked(interner.text(mark.unwrap_or_default())),
         _ if facts.foreign.is_some() => Availability::Frozen,
         (_, Some(Partitioning | Canary | Verifying | RollingBack)) => Availability::Frozen,
         (_, Some(RolledBack | Stuck)) => {

@@ -35,6 +35,8 @@ pub struct Member {
     pub ready: bool,
     /// What others say about it.
     pub marked: Option<&'static str>,
+    /// What others say about GPUs of it.
+    pub withdrawn: BTreeMap<String, String>,
     pub gpus: Agreement,
 }
 
@@ -60,7 +62,8 @@ impl Member {
     fn facts(&self) -> NodeFacts<'_> {
         let gpus = Some(&self.gpus.0);
         let marked = self.marked.map(Into::into);
-        NodeFacts { name: &self.name, labels: &self.labels, ready: self.ready, foreign: None, marked, gpus }
+        let withdrawn = self.withdrawn.iter().map(|(uuid, why)| (uuid.as_str(), why.as_str().into())).collect();
+        NodeFacts { name: &self.name, labels: &self.labels, ready: self.ready, foreign: None, marked, withdrawn, gpus }
     }
 }
 
@@ -124,6 +127,7 @@ impl Fleet {
         node.status = Some(GpuNodeStatus { boards: kinds, gpus, ..GpuNodeStatus::default() });
         let labels = [("pool".to_owned(), pool.to_owned())].into();
         self.nodes.push(Member {
+            withdrawn: BTreeMap::new(),
             name: name.into(),
             labels,
             ready: true,

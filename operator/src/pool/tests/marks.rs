@@ -198,3 +198,58 @@ fn with_three_of_five_nodes_marked_at_once_no_pod_is_evicted() {
     assert_eq!(phase(2), (evicting, "Marked".to_owned()), "40 % of the GPUs");
     assert_eq!(phase(3), (None, "TooManyMarked".to_owned()), "60 % of the GPUs: nothing is written");
 }
+
+fn withdraw(fleet: &mut Fleet, text: &str) {
+    let annotations = BTreeMap::from([(gputenancy_crds::names::WITHDRAWN_GPUS.to_owned(), text.to_owned())]);
+    edit(fleet, |node| node.metadata.annotations = Some(annotations).filter(|_| !text.is_empty()));
+}
+
+/// UUIDs of the GPUs of the node `n`.
+fn uuids(fleet: &Fleet) -> Vec<String> {
+    fleet.gpu_nodes["n"].spec.gpus.iter().map(|gpu| gpu.uuid.clone()).collect()
+}
+
+#[test]
+fn withdrawn_gpu_is_named_in_its_spec_alone_until_a_while_after_the_annotation_is_gone() {
+    let (mut fleet, mut remembered) = (settled(), Remembered::default());
+    let uuids = uuids(&fleet);
+    next(&fleet, &mut remembered, 1000, &[]);
+    withdraw(&mut fleet, &format!("{}=row remapping failed", uuids[0]));
+    let marked = next(&fleet, &mut remembered, 1001, &[]);
+    let (status, reason, message) = condition_of(&marked, "NodesMarked");
+    assert_eq!((status.as_str(), reason.as_str()), ("True", "Marked"), "{message}");
+    assert!(message.starts_with(&format!("node n: {} is withdrawn by", uuids[0])), "{message}");
+    assert!(message.contains("(row remapping failed)"), "{message}");
+    let spec = marked.nodes.values().find_map(|work| work.spec.clone()).unwrap();
+    assert!(spec.gpus[0].withdrawn.as_ref().is_some_and(|why| why.contains("row remapping failed")), "{spec:?}");
+    assert_eq!(spec.gpus[1], fleet.gpu_nodes["n"].spec.gpus[1]);
+    Arc::make_mut(fleet.gpu_nodes.get_mut("n").unwrap()).spec = spec;
+    assert!(next(&fleet, &mut remembered, 1002, &[]).nodes.is_empty(), "nothing is written twice");
+
+    withdraw(&mut fleet, "");
+    assert!(next(&fleet, &mut remembered, 1010, &[]).nodes.is_empty(), "it counts for clearAfter");
+    let back = next(&fleet, &mut remembered, 1130, &[]);
+    let spec = back.nodes.values().find_map(|work| work.spec.clone()).unwrap();
+    assert!(spec.gpus.iter().all(|gpu| gpu.withdrawn.is_none()), "{spec:?}");
+    assert_eq!(condition_of(&back, "NodesMarked").1, "Unmarked");
+}
+
+#[test]
+fn invalid_annotation_withdraws_nothing_and_is_named_with_its_remedy() {
+    for text in ["all", "0", "GPU-of-another-node", "MIG-a=hot"] {
+        let mut fleet = settled();
+        withdraw(&mut fleet, text);
+        let pass = at(&fleet, 1000, &[]);
+        assert_eq!(pass.view.tenants["t"].shortages.len(), 0, "{text}");
+        let spec = pass.nodes.values().find_map(|work| work.spec.as_ref());
+        assert!(spec.is_none_or(|spec| spec.gpus.iter().all(|gpu| gpu.withdrawn.is_none())), "{spec:?}");
+        if text == "GPU-of-another-node" {
+            continue;
+        }
+        let (status, reason, message) = condition_of(&pass, "NodesMarked");
+        assert_eq!((status.as_str(), reason.as_str()), ("False", "InvalidMark"), "{message}");
+        for part in ["node n: ", text.split('=').next().unwrap(), "gputenancy.io/withdrawn-gpus", "write UUIDs"] {
+            assert!(message.contains(part), "{message}");
+        }
+    }
+}
