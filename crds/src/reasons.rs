@@ -212,7 +212,7 @@ reasons! { CONDITIONS:
     STARTING = "Starting", "GpuNode", "The agent has not read NVML or the spec yet.", "Wait.";
     SUSPENDED = "Suspended", "GpuTenant", "spec.suspend is true.", "Set spec.suspend to false to resume.";
     TAINT_NOT_TOLERATED = "TaintNotTolerated", "GpuPool", "Pods of tenants do not tolerate spec.taint, so no node gets it.", "Use the key of policies.gpuTaint.";
-    TOO_MANY_MARKED = "TooManyMarked", "GpuPool", "More GPUs are on marked nodes than spec.health.maxUnavailable: no pod of the pool is evicted for a change.", "See whether the nodes are faulty, or what marks them; if they are, raise spec.health.maxUnavailable.";
+    TOO_MANY_MARKED = "TooManyMarked", "GpuPool", "More GPUs are withdrawn or on marked nodes than spec.health.maxUnavailable permits: no pod of the pool is evicted for a change.", "See whether the nodes are faulty, or what marks them; if they are, raise spec.health.maxUnavailable.";
     TRUST_TOO_LOW = "TrustTooLow", "GpuTenant", "The tenant's trust does not permit the profile.", "Choose another profile, or raise spec.trust.";
     UNLICENSED = "Unlicensed", "GpuNode", "A vGPU has no licence; NVIDIA's driver limits it after some time.", "Read the log of nvidia-gridd in the virtual machine, and see that it reaches the licence server.";
     UNMARKED = "Unmarked", "GpuPool", "No node of the pool is cordoned, tainted or marked as unhealthy.", "None.";
@@ -332,6 +332,7 @@ table! { ANNOTATIONS:
     names::EVICTION_NOTICE, "Pod", "Deadline and reason of the coming eviction.", "Written by the operator.";
     "gputenancy.io/priority-class", "Pod", "PriorityClass that a pod inside a virtual cluster names. Its host pod gets the class if GpuGrant.spec.priorityClasses or policies.priorityClasses lists it, or if it is the cluster's default class.", "Written by a policy inside the virtual cluster.";
     names::TAINTED, "Node", "Taint that the operator added, as key=value:effect.", "Written by the operator.";
+    names::WITHDRAWN_GPUS, "Node", "GPUs that others have withdrawn, as UUID or UUID=reason, comma separated.", "Read only: write it to withdraw GPUs, and remove it when they are in order.";
     names::CORDONED, "Node", "Time at which the operator cordoned the node.", "Written by the operator.";
     names::CANARY_NODE, "Pod", "Node of the device that the canary pod verifies.", "Written by the operator.";
     "gputenancy.io/created-for", "Namespace", "UID of the tenant that the namespace was created for; it is deleted with the tenant.", "Written by the operator.";

@@ -198,6 +198,15 @@ fn operator(canary: Value) -> Vec<Entry> {
     ]
 }
 
+/// Applies the condition of gpu-1.
+fn node_condition() -> Value {
+    let condition = json!({
+        "type": "gputenancy.io/DevicesReady", "status": "False", "reason": "GpuUnhealthy", "message": "GPU 0: Xid 48",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    });
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "gpu-1"}, "status": {"conditions": [condition]}})
+}
+
 /// The list of an agent on gpu-1.
 fn agent() -> Vec<Entry> {
     let regarding = json!({"apiVersion": "v1", "kind": "Pod", "namespace": "default", "name": "x"});
@@ -212,6 +221,11 @@ fn agent() -> Vec<Entry> {
         entry(
             "write the amounts of GPU resources",
             vec![(Verb::Merge, "/api/v1/nodes/gpu-1/status".into(), amounts)],
+            &[],
+        ),
+        entry(
+            "write the condition `gputenancy.io/DevicesReady` of that node",
+            vec![(Verb::Apply, "/api/v1/nodes/gpu-1/status".into(), node_condition())],
             &[],
         ),
         entry(

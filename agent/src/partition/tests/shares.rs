@@ -7,7 +7,7 @@ use gputenancy_crds::{DeviceOwner, GpuSpec, ShareGroup, Sharing, SharingMode};
 use super::model::{UUID, gpu, partition, spec};
 use crate::{
     device::{Device, DeviceId},
-    partition::devices::{cordon_conflicts, devices},
+    partition::devices::{cordon_conflicts, cordon_withdrawn, devices},
 };
 
 fn shared(numbers: &[i32]) -> GpuSpec {
@@ -86,4 +86,15 @@ fn gpu_in_use_as_a_whole_is_not_offered_in_shares_and_the_other_way_round() {
     assert_eq!(offered(&one).len(), 1);
     cordon_conflicts(&mut one, &owned(&[DeviceId::share(UUID, 7)]));
     assert_eq!(offered(&one), [""; 0]);
+}
+
+#[test]
+fn withdrawn_gpu_offers_no_free_device_and_keeps_those_of_pods() {
+    let (spec, owners) = (shared(&[0, 1]), owned(&[DeviceId::share(UUID, 1)]));
+    let withdrawn = |uuid: &str| GpuSpec { uuid: uuid.into(), withdrawn: Some("hot".into()), ..spec.clone() };
+    let mut shares = devices(&spec, &gpu(false, false));
+    cordon_withdrawn(&mut shares, &[spec.clone(), withdrawn("GPU-b")], &owners);
+    assert_eq!(offered(&shares).len(), 2, "a verdict on another GPU");
+    cordon_withdrawn(&mut shares, &[withdrawn(UUID)], &owners);
+    assert_eq!(offered(&shares), [format!("{UUID}::1")], "the device of a pod is counted until the pod ends");
 }
