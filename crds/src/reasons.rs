@@ -332,7 +332,7 @@ table! { ANNOTATIONS:
     names::EVICTION_NOTICE, "Pod", "Deadline and reason of the coming eviction.", "Written by the operator.";
     "gputenancy.io/priority-class", "Pod", "PriorityClass that a pod inside a virtual cluster names. Its host pod gets the class if GpuGrant.spec.priorityClasses or policies.priorityClasses lists it, or if it is the cluster's default class.", "Written by a policy inside the virtual cluster.";
     names::TAINTED, "Node", "Taint that the operator added, as key=value:effect.", "Written by the operator.";
-    names::WITHDRAWN_GPUS, "Node", "GPUs that others have withdrawn, as UUID or UUID=reason, comma separated.", "Read only: write it to withdraw GPUs, and remove it when they are in order.";
+    names::WITHDRAWN_GPUS, "Node", "GPUs that others have withdrawn, as UUID or UUID=reason, comma separated.", "Written by administrators and health products to withdraw GPUs; remove it when they are in order.";
     names::CORDONED, "Node", "Time at which the operator cordoned the node.", "Written by the operator.";
     names::CANARY_NODE, "Pod", "Node of the device that the canary pod verifies.", "Written by the operator.";
     "gputenancy.io/created-for", "Namespace", "UID of the tenant that the namespace was created for; it is deleted with the tenant.", "Written by the operator.";
@@ -392,7 +392,7 @@ mod tests {
         let source = include_str!("names.rs");
         let texts =
             source.lines().filter(|line| line.starts_with("pub const ")).filter_map(|line| line.split('"').nth(1));
-        let other = [names::FINALIZER, names::CANARY_RESOURCES];
+        let other = [names::FINALIZER, names::CANARY_RESOURCES, names::NODE_DEVICES_READY];
         for name in texts.filter(|text| text.starts_with("gputenancy.io/") && !other.contains(text)) {
             assert!(listed.contains(name), "{name} is missing in the table");
         }

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 /// A namespace of no tenant.
 const ELSEWHERE: &str = "unmanaged-elsewhere";
+const MAKERS: &str = "test-namespace-makers";
 const SLICE: &str = "nvidia.com/mig-1g.10gb";
 const REFUSED: Option<&str> = Some(
     "belongs to no GpuTenant: a pod there may not ask for nvidia.com/mig-1g.10gb, a resource that pools guarantee",
@@ -65,6 +66,19 @@ async fn pods_of_no_tenant_get_no_device_of_a_pool_unless_their_namespace_is_nam
     world.keeping_evidence("unmanaged-namespaces", async { outcome }).await;
 }
 
+/// Rights to create namespaces, and no others.
+fn makers_of_namespaces() -> [Value; 2] {
+    let rule = json!({"apiGroups": [""], "resources": ["namespaces"], "verbs": ["create"]});
+    let group = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "namespace-makers"});
+    let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": MAKERS});
+    let of =
+        |kind: &str| json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": MAKERS}});
+    [
+        merged(of("ClusterRole"), json!({"rules": [rule]})),
+        merged(of("ClusterRoleBinding"), json!({"subjects": [group], "roleRef": role})),
+    ]
+}
+
 async fn judged(world: &World) -> Result<()> {
     crate::bypass::policies_type_checked(world).await?;
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": ELSEWHERE}});
@@ -73,6 +87,24 @@ async fn judged(world: &World) -> Result<()> {
     world.set(&[namespace, account]).await?;
     check_all(&world.client, cases(ELSEWHERE, REFUSED)).await?;
     check_all(&world.client, cases("kube-system", None)).await?;
+
+    // who creates an exception gives its pods devices of pools
+    let named = |name: &str| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+    let person = Actor::Person("carol", &["system:authenticated", "namespace-makers"]);
+    world.set(&makers_of_namespaces()).await?;
+    let refused =
+        Some("policies.unmanagedNamespaces of the chart names namespace gpu-operator: its pods may take GPUs");
+    let create = |what, actor: &Actor, name, refusal| {
+        (what, actor.clone(), Verb::Create, "/api/v1/namespaces".to_owned(), named(name), refusal)
+    };
+    let creations = vec![
+        create("an exception that does not exist", &person, "gpu-operator", refused),
+        create("another namespace", &person, "carols", None),
+        create("by the administrator", &Actor::Admin, "gpu-operator", None),
+    ];
+    let outcome = check_all(&world.client, creations).await;
+    world.kubectl(&["delete", "clusterrole,clusterrolebinding", MAKERS]).await?;
+    outcome?;
 
     // what controllers create is judged, and they tell their users
     world.set(&[deployment(ELSEWHERE, "w", 1, &pod_spec(SLICE))]).await?;
