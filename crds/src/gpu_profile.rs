@@ -38,6 +38,7 @@ pub const DEFAULT_MAX_REPLICAS: i32 = 8;
     validation = Rule::new("!has(self.resourceName) || !self.resourceName.startsWith('gputenancy.io/canary_')").message("spec.resourceName: names that begin with gputenancy.io/canary_ are for the operator's canary pods; choose another"),
     validation = Rule::new("!has(self.resourceName) || self.resourceName.split('/')[1].size() <= 63").message("spec.resourceName: Kubernetes permits 63 characters after the slash; choose a shorter name"),
     validation = Rule::new("!has(self.resourceName) || (!self.resourceName.startsWith('requests.') && !self.resourceName.split('/')[0].endsWith('kubernetes.io'))").message("spec.resourceName: Kubernetes has no extended resources in kubernetes.io, nor any that begin with requests.; write gputenancy.io/<name>"),
+    validation = Rule::new("!has(self.resourceName) || self.resourceName == 'nvidia.com/gpu' || self.resourceName.startsWith('nvidia.com/gpu.') || self.resourceName.startsWith('nvidia.com/mig-') || self.resourceName.startsWith('gputenancy.io/')").message("spec.resourceName: policies and quotas know GPUs by their names; write gputenancy.io/<name>, nvidia.com/gpu, nvidia.com/gpu.<name> or nvidia.com/mig-<name>"),
     validation = Rule::new("!has(self.maxPerPod) || has(self.device.whole) || has(self.device.mig) || self.maxPerPod == 1").message("spec.maxPerPod: a pod gets one share of a shared device; write maxPerPod: 1 or leave it out"),
     validation = Rule::new("!has(self.sharing) || has(self.device.timeSlice) || has(self.device.mps)").message("spec.sharing: it is about the pods that share device.timeSlice and device.mps; leave it out for other devices"),
     validation = Rule::new("(has(self.device.timeSlice) ? self.device.timeSlice.replicas : has(self.device.mps) && has(self.device.mps.replicas) ? self.device.mps.replicas : 0) <= (has(self.sharing) && has(self.sharing.maxReplicas) ? self.sharing.maxReplicas : 8)").message("spec.device: replicas are more than spec.sharing.maxReplicas (default 8); write fewer replicas, or raise spec.sharing.maxReplicas with spec.sharing.evidence or spec.sharing.reason"),
@@ -50,7 +51,7 @@ pub struct GpuProfileSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 63)))]
     pub products: Vec<String>,
-    /// Extended resource that pods request. A MIG instance may have nvidia.com/gpu in a pool with `strategy: Single`. Default: the name of NVIDIA's device plugin (`nvidia.com/gpu`, `nvidia.com/mig-1g.10gb`, and with `.shared` at the end for time-slices); for other shares and MIG by size `gputenancy.io/<name of the profile>`.
+    /// Extended resource that pods request: gputenancy.io/NAME, nvidia.com/gpu, nvidia.com/gpu.NAME or nvidia.com/mig-NAME, by which policies and quotas know GPUs. A MIG instance may have nvidia.com/gpu in a pool with `strategy: Single`. Default: the name of NVIDIA's device plugin (`nvidia.com/gpu`, `nvidia.com/mig-1g.10gb`, and with `.shared` at the end for time-slices); for other shares and MIG by size `gputenancy.io/<name of the profile>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(max = 100),

@@ -37,7 +37,7 @@ pub struct NodeHealth {
     #[serde(default = "two_minutes")]
     #[x_kube(validation = Rule::new("duration(self) <= duration('24h')").message("spec.health.clearAfter: write at most 24h, such as 2m"))]
     pub clear_after: DurationText,
-    /// Part of the pool's GPUs that verdicts may take at once, as a number or a percentage. Beyond it no pod is evicted for a change in this
+    /// Part of the pool's GPUs that faults may take at once, as a number or a percentage. Beyond it no pod is evicted for a change in this
     /// pool until there are fewer, or this limit is raised: so many faults at once are more likely one of what reports them.
     #[serde(default = "half")]
     #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 : string(self).matches('^([1-9][0-9]?|100)%$')").message("spec.health.maxUnavailable: write a number of GPUs of at least 1, or a percentage from 1% to 100%"))]

@@ -212,7 +212,7 @@ reasons! { CONDITIONS:
     STARTING = "Starting", "GpuNode", "The agent has not read NVML or the spec yet.", "Wait.";
     SUSPENDED = "Suspended", "GpuTenant", "spec.suspend is true.", "Set spec.suspend to false to resume.";
     TAINT_NOT_TOLERATED = "TaintNotTolerated", "GpuPool", "Pods of tenants do not tolerate spec.taint, so no node gets it.", "Use the key of policies.gpuTaint.";
-    TOO_MANY_MARKED = "TooManyMarked", "GpuPool", "More GPUs are withdrawn or on marked nodes than spec.health.maxUnavailable permits: no pod of the pool is evicted for a change.", "See whether the nodes are faulty, or what marks them; if they are, raise spec.health.maxUnavailable.";
+    TOO_MANY_MARKED = "TooManyMarked", "GpuPool", "More GPUs are lost to faults than spec.health.maxUnavailable: no pod of the pool is evicted for a change.", "See whether the nodes are faulty, or what marks them; if they are, raise spec.health.maxUnavailable.";
     TRUST_TOO_LOW = "TrustTooLow", "GpuTenant", "The tenant's trust does not permit the profile.", "Choose another profile, or raise spec.trust.";
     UNLICENSED = "Unlicensed", "GpuNode", "A vGPU has no licence; NVIDIA's driver limits it after some time.", "Read the log of nvidia-gridd in the virtual machine, and see that it reaches the licence server.";
     UNMARKED = "Unmarked", "GpuPool", "No node of the pool is cordoned, tainted or marked as unhealthy.", "None.";

@@ -58,3 +58,26 @@ fn keys_that_no_quota_counts_are_refused() {
         assert!(refused(key), "{key}");
     }
 }
+
+#[test]
+fn resource_names_that_no_policy_knows_are_refused() {
+    let spec = &schema_of("GpuProfile")["properties"]["spec"];
+    let rules = spec["x-kubernetes-validations"].as_array().expect("rules");
+    let about =
+        |rule: &&Value| rule["message"].as_str().is_some_and(|text| text.contains("policies and quotas know GPUs"));
+    let rules = json!({"x-kubernetes-validations": rules.iter().filter(about).collect::<Vec<_>>()});
+    for name in [
+        "nvidia.com/gpu",
+        "nvidia.com/gpu.shared",
+        "nvidia.com/mig-1g.10gb",
+        "gputenancy.io/x_y",
+        "nvidia.com/gpu-small",
+        "nvidia.com/gpus",
+        "nvidia.com/a100-half",
+        "nvidia.com/hostdev",
+        "example.com/small",
+    ] {
+        let refused = !broken(&rules, None, &json!({"resourceName": name})).is_empty();
+        assert_eq!(refused, !gputenancy_crds::names::is_device_resource(name), "{name}");
+    }
+}

@@ -101,6 +101,21 @@ fn profiles() -> Vec<Case> {
             Some("spec.resourceName: names that begin with gputenancy.io/canary_ are for the operator's canary pods"),
         ),
         case("mig-as-gpu", merged(mig(), json!({"resourceName": "nvidia.com/gpu"})), None),
+        case(
+            "other-domain",
+            merged(mig(), json!({"resourceName": "example.com/small"})),
+            Some("policies and quotas know GPUs"),
+        ),
+        case(
+            "nvidia-not-gpu",
+            merged(mig(), json!({"resourceName": "nvidia.com/a100-half"})),
+            Some("policies and quotas know GPUs"),
+        ),
+        case(
+            "gpu-like",
+            merged(mig(), json!({"resourceName": "nvidia.com/gpu-small"})),
+            Some("policies and quotas know GPUs"),
+        ),
         case("no-domain", merged(mig(), json!({"resourceName": "gpu"})), Some("spec.resourceName")),
         case(
             "two-shares-per-pod",

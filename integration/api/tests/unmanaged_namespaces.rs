@@ -70,12 +70,12 @@ async fn pods_of_no_tenant_get_no_device_of_a_pool_unless_their_namespace_is_nam
 fn makers_of_namespaces() -> [Value; 2] {
     let rule = json!({"apiGroups": [""], "resources": ["namespaces"], "verbs": ["create"]});
     let group = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "namespace-makers"});
-    let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": MAKERS});
+    let reference = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": MAKERS});
     let of =
         |kind: &str| json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": MAKERS}});
     [
         merged(of("ClusterRole"), json!({"rules": [rule]})),
-        merged(of("ClusterRoleBinding"), json!({"subjects": [group], "roleRef": role})),
+        merged(of("ClusterRoleBinding"), json!({"subjects": [group], "roleRef": reference})),
     ]
 }
 

@@ -19,7 +19,7 @@ use super::{
     node_specs::{self, GpuWork, NodeDecisions},
     node_states::NodeStates,
     node_views::NodeViews,
-    overruns::overruns,
+    overruns::Overruns,
     ownership::Ownership,
     partitioner::{self, Requests},
     plugin_configs::{self, ConfigsWrite},
@@ -111,6 +111,8 @@ pub struct Remembered {
     pub pods: PodIndex,
     /// Guarantees that have changed a short time ago.
     pub demands: Demands,
+    /// Pools with too many faulty GPUs, and when the last of it ended.
+    pub overruns: Overruns,
 }
 
 /// The fleet with the guarantees that are planned, if they differ from those that the tenants have now.
@@ -158,7 +160,7 @@ fn written(decision: &FleetDecision) -> impl Iterator<Item = &NodeName> {
 
 /// Decides. What is remembered of the last decision saves the work for what has not changed since.
 pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecision {
-    let Remembered { visits, states, ownership, planner, views, pods, demands } = remembered;
+    let Remembered { visits, states, ownership, planner, views, pods, demands, overruns } = remembered;
     let adopted = adopted(cached.fleet);
     let fleet = adopted.as_ref().unwrap_or(cached.fleet);
     let damped = damped(fleet, demands, cached.now);
@@ -178,8 +180,9 @@ pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecis
     let (ownership, views, pods, demands) = (&*ownership, &*views, &*pods, &*demands);
     let (silent, marks) = (states.silent(), states.marks());
     let windows = gpu_changes::windows(inventory);
-    let requests = requests(inventory, ownership, plan);
-    let overruns = overruns(fleet, ownership, marks);
+    let requests = &requests(inventory, ownership, plan);
+    overruns.update(fleet, ownership, marks, inventory.now);
+    let overruns = &*overruns;
     let stages = rollout::stages(inventory, ownership, plan);
     let urgent = urgent::changes(&urgent::Faults { inventory, ownership, marks, windows: &windows }, plan.plan);
     let inputs = ChangeInputs {
@@ -187,16 +190,15 @@ pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecis
         ownership,
         plan,
         windows: &windows,
-        requests: &requests,
+        requests,
         stages: &stages,
         marks,
-        overruns: &overruns,
+        overruns,
         urgent: &urgent,
     };
     let busy = gpu_changes::busy(&inputs, &visited);
-    let decisions = gpu_changes::decisions(&inputs, views, pods, &busy);
+    let decisions = &gpu_changes::decisions(&inputs, views, pods, &busy);
     let bypass = bypass::evictions(inventory, ownership, views, pods);
-    let (decisions, requests) = (&decisions, &requests);
     let made = NodeDecisions { decisions, requests, visited: &visited, bypass: &bypass.evictions, marks };
     let nodes = node_specs::work(inventory, cached.fleet, ownership, &made);
     let labels = labels::labels(fleet, ownership, views, &visited);
@@ -214,7 +216,7 @@ pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecis
         views,
         windows: &windows,
         stages: &stages,
-        overruns: &overruns,
+        overruns,
         tolerated: inventory.tolerated,
         demands,
         now: inventory.now,

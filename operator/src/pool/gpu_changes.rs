@@ -16,13 +16,14 @@ use super::{
     marks::Marks,
     node_specs::plugin_observation,
     node_views::NodeViews,
+    overruns::Overruns,
     ownership::Ownership,
     partitioner::{self, Requests},
     planned_gpus::{PlannedGpu, planned_gpus},
     plugin_configs,
     pod_index::PodIndex,
     rollout::{Stages, Standing},
-    urgent::Urgent,
+    urgent::{self, Urgent},
     visits::Names,
 };
 use crate::plan::{GpuKey, GpuPlan, Plan, PodName, PoolName, TenantFacts};
@@ -56,8 +57,8 @@ pub struct ChangeInputs<'a> {
     pub stages: &'a Stages,
     /// Verdicts of others on nodes.
     pub marks: &'a Marks,
-    /// Pools with too many marked nodes, each with the numbers.
-    pub overruns: &'a BTreeMap<String, String>,
+    /// Pools with too many faulty GPUs.
+    pub overruns: &'a Overruns,
     /// GPUs whose change does not wait for a window, with the reason.
     pub urgent: &'a Urgent,
 }
@@ -188,46 +189,54 @@ fn decision(
     let liveness = fleet.liveness(name);
     let marked =
         marks.of_gpu(name, key.uuid.as_str()).map(|why| format!("node {name}: {why}; it proceeds when that is gone"));
-    let evicts =
-        !gpu.evicts.is_empty() || spec.and_then(|s| s.change.as_ref()).is_some_and(|c| c.phase < ChangePhase::Idle);
-    let over = overruns.get(gpu.pool.as_str()).filter(|_| evicts);
-    let over = over.map(|over| format!("{over}: no pod is evicted; raise it if these nodes are faulty indeed"));
-    let foreign = marked.or(over);
-    // as on a node whose agent is away: nothing proceeds, and no time limit runs
-    let alive = liveness.is_alive() && foreign.is_none();
-    let held_back = foreign.as_ref().map(|why| format!("Pending: {why}"));
     let mut reason = plan.reason(key, gpu, spec);
     if let Some(why) = urgent.filter(|_| plan.plan.gpus.get(key).is_some_and(|gpu| gpu.changed)) {
-        reason = format!("{reason} ({why})");
+        reason = urgent::with_clause(&reason, why);
     }
-    let mut decision = change::step(&ChangeObservation {
-        now: inventory.now,
-        uuid: key.uuid.as_str(),
-        node,
-        allocatable: &allocatable,
-        cordoned: plugin_observation(inventory, node, true).and_then(|seen| plugin::closed(&seen)),
-        target: plan.target(key, gpu),
-        reason: &reason,
-        intent: &shared.intent,
-        canaries: &shared.canaries,
-        pods: &pods,
-        policy: &Policy { window, canary: pool.spec.verify.canary.clone(), ..Policy::from(&pool.spec.disruption) },
-        others_idle,
-        agent_alive: alive,
-        alive_since: liveness.since.filter(|_| liveness.is_alive()).max(marks.ended(name, key.uuid.as_str())),
-        partitioner: of(node.spec.partitioner),
-        request: requests.get(name).map(|request| &request.state),
-        recreate: plan.repartitions.get(key).map(String::as_str),
-        staged: shared.staged.contains_key(key),
-        waits: match (&held_back, shared.staged.get(key)) {
-            (Some(why), _) => Some(why),
-            (None, Some(why)) => Some(why),
-            (None, None) => (!shared.admitted.contains(key)).then_some(change::LIMIT_REACHED),
-        },
-    });
-    if let Some(held_back) = held_back.filter(|_| liveness.is_alive() && decision.pending.is_some()) {
-        decision.pending = Some(held_back);
+    let ended = marks.ended(name, key.uuid.as_str()).max(overruns.ended(gpu.pool.as_str()));
+    let policy = Policy { window, canary: pool.spec.verify.canary.clone(), ..Policy::from(&pool.spec.disruption) };
+    let cordoned = plugin_observation(inventory, node, true).and_then(|seen| plugin::closed(&seen));
+    let step = |foreign: Option<&String>| {
+        let held_back = foreign.map(|why| format!("Pending: {why}"));
+        let staged = shared.staged.get(key);
+        let limit = || (!shared.admitted.contains(key)).then_some(change::LIMIT_REACHED);
+        let mut decision = change::step(&ChangeObservation {
+            now: inventory.now,
+            uuid: key.uuid.as_str(),
+            node,
+            allocatable: &allocatable,
+            cordoned,
+            target: plan.target(key, gpu),
+            reason: &reason,
+            intent: &shared.intent,
+            canaries: &shared.canaries,
+            pods: &pods,
+            policy: &policy,
+            others_idle,
+            // as on a node whose agent is away: nothing proceeds, and no time limit runs
+            agent_alive: liveness.is_alive() && foreign.is_none(),
+            alive_since: liveness.since.filter(|_| liveness.is_alive()).max(ended),
+            partitioner: of(node.spec.partitioner),
+            request: requests.get(name).map(|request| &request.state),
+            recreate: plan.repartitions.get(key).map(String::as_str),
+            staged: staged.is_some(),
+            waits: held_back.as_deref().or(staged.map(|why| &**why)).or_else(limit),
+        });
+        if let Some(held_back) = held_back.filter(|_| liveness.is_alive() && decision.pending.is_some()) {
+            decision.pending = Some(held_back);
+        }
+        decision
+    };
+    let mut decision = step(marked.as_ref());
+    let begun = spec.and_then(|s| s.change.as_ref()).is_some_and(|c| c.phase < ChangePhase::RolledBack);
+    // a change in progress evicts what has a removed device now, whatever the plan said
+    let evicts = !decision.notified.is_empty() || !begun && !gpu.evicts.is_empty();
+    let over = overruns.of(gpu.pool.as_str()).filter(|_| marked.is_none() && evicts);
+    let over = over.map(|over| format!("{over}: no pod is evicted; raise it if these nodes are faulty indeed"));
+    if over.is_some() {
+        decision = step(over.as_ref());
     }
+    let foreign = marked.or(over);
     let suspended = match (liveness.cause(), liveness.remedy()) {
         (Some(cause), Some(remedy)) => Some(format!("suspended: {cause}; {remedy}")),
         _ => foreign.map(|why| format!("suspended: {why}")),
@@ -330,7 +339,7 @@ fn admitted<'a>(inputs: &ChangeInputs<'a>) -> (BTreeSet<&'a GpuKey>, BTreeMap<&'
         let wanted = planned.wanted && !planned.silent && !marked && !waits;
         let changing = planned.changing && !marked;
         let PlannedGpu { key, plan: gpu, blocked, rank, .. } = planned;
-        let blocked = blocked || overruns.contains_key(gpu.pool.as_str()) && !gpu.evicts.is_empty();
+        let blocked = blocked || overruns.of(gpu.pool.as_str()).is_some() && !gpu.evicts.is_empty();
         let standing = stages.standing(&PlannedGpu { wanted, ..planned });
         let (blocked, rank) = match standing {
             Some(Standing::First) => (blocked, 0),

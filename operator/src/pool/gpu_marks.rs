@@ -67,6 +67,11 @@ impl GpuMarks {
         self.ended.get(uuid).copied()
     }
 
+    /// What has ended did so by `now`.
+    pub fn ended_by(&mut self, now: Timestamp) {
+        self.ended.values_mut().for_each(|at| *at = (*at).min(now));
+    }
+
     /// UUIDs of the withdrawn GPUs, each with a clause that says why.
     pub fn clauses(&self) -> BTreeMap<&str, Cow<'_, str>> {
         self.gpus.iter().filter_map(|(uuid, gpu)| Some((uuid.as_str(), gpu.why.as_deref()?.into()))).collect()

@@ -49,6 +49,9 @@ struct Known {
 impl Marks {
     /// Brings the verdicts on these nodes up to date with the fleet. Nodes with a verdict are to be visited until it has ended.
     pub fn update(&mut self, fleet: &Fleet, tolerated: &Tolerated, now: Timestamp, visited: &Names) {
+        // the clock may have been set back
+        self.ended.values_mut().for_each(|at| *at = (*at).min(now));
+        self.gpus.values_mut().for_each(|gpus| gpus.ended_by(now));
         for name in visited {
             let before = self.nodes.remove(name).unwrap_or_default();
             let gpus = self.gpus.remove(name).unwrap_or_default();

@@ -19,6 +19,7 @@ use super::{
     node_specs::is_releasable,
     node_states::NodeStates,
     node_views::NodeViews,
+    overruns::Overruns,
     ownership::Ownership,
     pod_index::PodIndex,
     rollout::{self, Stages},
@@ -57,8 +58,8 @@ pub struct Seen<'a> {
     pub windows: &'a BTreeMap<String, Result<Window, WindowError>>,
     /// Stages of rollouts.
     pub stages: &'a Stages,
-    /// Pools with too many marked nodes, each with the numbers.
-    pub overruns: &'a BTreeMap<String, String>,
+    /// Pools with too many faulty GPUs.
+    pub overruns: &'a Overruns,
     /// Key of the taint that pods of tenants tolerate.
     pub tolerated: &'a Tolerated,
     /// Guarantees that have changed a short time ago.
@@ -110,7 +111,7 @@ pub fn pool(seen: &Seen<'_>, pool: &GpuPool) -> GpuPoolStatus {
     let mine = seen.problems.iter().filter(|p| p.concerns_pool(&name));
     updates.extend(enforcement::condition(pool.spec.enforcement.minimum, mine));
     updates.push(silence::update(seen.states.silent(), nodes, &old.conditions, seen.now));
-    updates.push(marks::update(seen.states.marks(), nodes, seen.overruns.get(&name)));
+    updates.push(marks::update(seen.states.marks(), nodes, seen.overruns.of(&name)));
     let (flapping, update) = flapping::report(pool, seen.demands, seen.now);
     updates.push(update);
     let (rollout, rolled_out) = seen.stages.report(&name).unzip();

@@ -9,8 +9,8 @@ use super::{
 };
 use crate::{duration::stamp, event::EventMessage};
 
-/// Longest reason that the API takes.
-const REASON_LIMIT: usize = 2000;
+/// Longest reason that the API takes, in characters.
+pub const REASON_LIMIT: usize = 2000;
 
 pub(super) struct Draft<'a> {
     before: Option<&'a GpuSpec>,

@@ -22,6 +22,7 @@ use gputenancy_plan::has_layout;
 
 pub use admission::{ChangeCandidate, LIMIT_REACHED, admit, admit_node, limit};
 use context::ChangeContext;
+pub use draft::REASON_LIMIT;
 pub use policy::Policy;
 pub use settled::waits_to_retry;
 pub use types::{

@@ -60,6 +60,9 @@ impl History {
 
     /// Decides what is planned at `now`.
     pub fn settle(&mut self, settle_time: SignedDuration, now: Timestamp) {
+        // a later time is one from before the clock was set back
+        self.changed = self.changed.min(now);
+        self.turns.iter_mut().for_each(|turn| *turn = (*turn).min(now));
         let due = self.changed.checked_add(settle_time).ok().map(|due| stamp(due).0);
         let waits = self.wanted != self.planned && self.is_flapping(now) && due.is_some_and(|due| due > now);
         self.due = due.filter(|_| waits);

@@ -177,13 +177,17 @@ fn writers(metadata: &ObjectMeta) -> Vec<String> {
     metadata.managed_fields.iter().flatten().filter_map(|entry| entry.manager.clone()).collect()
 }
 
-/// The tenant with other counts of these profiles.
+/// The tenant with other counts of these profiles. The others keep their places: an order that changes would change the fingerprint of an
+/// equal plan.
 fn with(tenant: &GpuTenant, counts: &[(&str, i32)]) -> GpuTenant {
     let mut tenant = tenant.clone();
     let gpus = &mut tenant.spec.gpus;
     for (profile, count) in counts {
-        gpus.retain(|guarantee| guarantee.profile != *profile);
-        if *count > 0 {
+        if *count <= 0 {
+            gpus.retain(|guarantee| guarantee.profile != *profile);
+        } else if let Some(guarantee) = gpus.iter_mut().find(|guarantee| guarantee.profile == *profile) {
+            guarantee.count = *count;
+        } else {
             gpus.push(Guarantee { profile: (*profile).to_owned(), count: *count });
         }
     }

@@ -56,6 +56,19 @@ fn at(second: i64) -> Timestamp {
 }
 
 #[test]
+fn damped_guarantee_is_planned_and_forgotten_although_the_clock_was_set_back() {
+    let mut world = World::new(&json!({}));
+    for flip in 0..6 {
+        world.edit(100_000 + flip, if flip % 2 == 0 { 7 } else { 1 }, "w");
+    }
+    world.edit(100_006, 5, "w");
+    assert_eq!(world.planned(1000), Some(7), "the last change waits");
+    assert_eq!(world.planned(1030), Some(5));
+    assert_eq!(world.demands.flapping(at(1299)).count(), 1);
+    assert_eq!((world.planned(1300), world.demands.flapping(at(1300)).count()), (Some(5), 0));
+}
+
+#[test]
 fn two_writers_that_fight_change_the_plan_a_few_times_and_are_named() {
     let mut world = World::new(&json!({}));
     let mut plans = vec![1];
@@ -83,6 +96,16 @@ fn two_writers_that_fight_change_the_plan_a_few_times_and_are_named() {
         (world.planned(1000), world.edit(1001, 7, "argocd"), world.edit(1002, 1, "x")),
         (Some(1), Some(7), Some(1))
     );
+}
+
+#[test]
+fn a_guarantee_that_waits_keeps_its_place_among_the_others() {
+    let gpus = |small: i32| json!([{"profile": "small", "count": small}, {"profile": "other", "count": 1}]);
+    let spec = |gpus| json!({"metadata": {"name": "t"}, "spec": {"namespaces": [{"name": "t"}], "gpus": gpus}});
+    let spec = |small| read::<GpuTenant>(spec(gpus(small)));
+    assert_eq!(with(&spec(7), &[("small", 2)]), spec(2));
+    assert_eq!(with(&spec(7), &[("other", 1), ("small", 2)]), spec(2), "in whatever order they wait");
+    assert_eq!(with(&spec(7), &[("small", 0)]).spec.gpus.len(), 1, "one that is planned as none is left out");
 }
 
 #[test]

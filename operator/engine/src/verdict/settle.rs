@@ -24,7 +24,9 @@ pub fn settle(before: &Settled, marked: Option<String>, clear_after: SignedDurat
         return Settled { why: marked, gone_since: None };
     }
     let Some(why) = before.why.clone() else { return Settled::default() };
-    let since = Settled { why: Some(why), gone_since: before.gone_since.or(Some(now)) };
+    // a later time is one from before the clock was set back
+    let since = before.gone_since.map_or(now, |since| since.min(now));
+    let since = Settled { why: Some(why), gone_since: Some(since) };
     if since.ends(clear_after).is_none_or(|end| end <= now) { Settled::default() } else { since }
 }
 
@@ -50,6 +52,14 @@ mod tests {
             state = next;
         }
         assert_eq!((turns, state), (2, Settled::default()));
+    }
+
+    #[test]
+    fn verdict_ends_although_the_clock_was_set_back() {
+        let gone = settle(&Settled { why: Some("x".into()), gone_since: None }, None, CLEAR_AFTER, at(100_000));
+        let back = settle(&gone, None, CLEAR_AFTER, at(1000));
+        assert_eq!(back.ends(CLEAR_AFTER), Some(at(1120)));
+        assert_eq!(settle(&back, None, CLEAR_AFTER, at(1120)), Settled::default());
     }
 
     proptest! {

@@ -32,7 +32,10 @@ fn cordoned_node_is_no_supply_and_is_named_until_a_while_after_its_uncordon() {
     let (status, reason, message) = condition_of(&marked, "NodesMarked");
     assert_eq!((status.as_str(), reason.as_str()), ("True", "TooManyMarked"), "one node is the whole pool");
     assert!(message.starts_with("node n: it is cordoned: devices that no pod holds do not count"), "{message}");
-    assert!(message.contains("2 of 2 GPUs are withdrawn or on marked nodes, and spec.health"), "{message}");
+    assert!(
+        message.contains("2 of 2 GPUs are withdrawn or on nodes with a fault, and spec.health.maxUnavailable is 1"),
+        "{message}"
+    );
     assert_eq!((marked.pools["p"].profiles[0].free, marked.marked_nodes.len()), (0, 1));
     let shortages = &marked.view.tenants["t"].shortages;
     assert!(shortages[0].contains("node n: it is cordoned"), "{shortages:?}");
@@ -197,6 +200,77 @@ fn with_three_of_five_nodes_marked_at_once_no_pod_is_evicted() {
     assert_eq!(phase(0), (evicting, "Unmarked".to_owned()));
     assert_eq!(phase(2), (evicting, "Marked".to_owned()), "40 % of the GPUs");
     assert_eq!(phase(3), (None, "TooManyMarked".to_owned()), "60 % of the GPUs: nothing is written");
+}
+
+/// The phase that the change of the node `n` is written with.
+fn written_phase(pass: &FleetDecision) -> Option<ChangePhase> {
+    let work = pass.nodes.get(&NodeName::from("n"))?;
+    Some(work.spec.as_ref()?.gpus[0].change.as_ref()?.phase)
+}
+
+#[test]
+fn change_that_evicts_no_pod_goes_on_while_too_many_are_marked() {
+    let mut fleet = five_nodes(3);
+    let node = Arc::make_mut(fleet.gpu_nodes.get_mut("n").unwrap());
+    let change = node.spec.gpus[0].change.as_mut().unwrap();
+    (change.phase, change.evict_after) = (ChangePhase::Held, None);
+    let gpu = &mut node.status.as_mut().unwrap().gpus[0];
+    gpu.whole.as_mut().unwrap().owner = None;
+    let pass = next(&fleet, &mut Remembered::default(), 10, &[]);
+    assert_eq!(condition_of(&pass, "NodesMarked").1, "TooManyMarked");
+    let spec = pass.nodes.get(&NodeName::from("n")).and_then(|work| work.spec.clone());
+    assert_eq!(spec.map(|spec| spec.gpus[0].hold.clone()), Some(vec![0]), "{pass:?}");
+    // a pod got the device meanwhile
+    let owned = next(&five_nodes(3), &mut Remembered::default(), 10, &[]);
+    assert!(owned.nodes.is_empty() && owned.evicted.is_empty(), "{owned:?}");
+}
+
+#[test]
+fn time_limits_begin_again_when_no_longer_too_many_are_marked() {
+    let mut fleet = five_nodes(3);
+    fleet.pools[0].spec.health = read(json!({"clearAfter": "0s"}));
+    fleet.pools[0].spec.disruption.drain_timeout = read(json!("5m"));
+    let mut remembered = Remembered::default();
+    for second in [10, 100_000] {
+        let pass = next(&fleet, &mut remembered, second, &[]);
+        assert_eq!((written_phase(&pass), condition_of(&pass, "NodesMarked").1.as_str()), (None, "TooManyMarked"));
+    }
+    let others = ["n1", "n2", "n3"];
+    others.iter().for_each(|name| Arc::make_mut(fleet.nodes.get_mut(*name).unwrap()).spec.unschedulable = false);
+    assert_eq!(written_phase(&next(&fleet, &mut remembered, 100_001, &[])), Some(ChangePhase::Evicting));
+    assert_eq!(written_phase(&next(&fleet, &mut remembered, 100_301, &[])), Some(ChangePhase::RollingBack));
+}
+
+#[test]
+fn maintenance_that_is_planned_for_later_stops_no_eviction() {
+    let mut fleet = five_nodes(0);
+    for name in ["n1", "n2", "n3", "n4"] {
+        let planned = json!({"type": "MaintenancePlanned", "status": "True", "reason": "R"});
+        Arc::make_mut(fleet.nodes.get_mut(name).unwrap()).status.conditions.push(read(planned));
+    }
+    let pass = next(&fleet, &mut Remembered::default(), 10, &[]);
+    assert_eq!(condition_of(&pass, "NodesMarked").1, "Marked");
+    assert_eq!(written_phase(&pass), Some(ChangePhase::Evicting));
+}
+
+#[test]
+fn end_of_a_verdict_is_never_later_than_now() {
+    let mut fleet = settled();
+    fleet.pools[0].spec.health = read(json!({"clearAfter": "0s"}));
+    let (mut remembered, uuid) = (Remembered::default(), uuids(&fleet)[0].clone());
+    withdraw(&mut fleet, &uuid);
+    next(&fleet, &mut remembered, 100_000, &[]);
+    withdraw(&mut fleet, "");
+    cordon(&mut fleet, true);
+    next(&fleet, &mut remembered, 100_001, &[]);
+    cordon(&mut fleet, false);
+    for second in [100_002, 1000] {
+        next(&fleet, &mut remembered, second, &[]);
+        let at = |end: Option<Timestamp>| end.map(Timestamp::as_second);
+        let marks = remembered.states.marks();
+        assert_eq!(at(marks.ended("n", &uuid)), Some(second));
+        assert_eq!(at(remembered.overruns.ended("p")), Some(second));
+    }
 }
 
 fn withdraw(fleet: &mut Fleet, text: &str) {

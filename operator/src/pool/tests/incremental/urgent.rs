@@ -170,3 +170,64 @@ fn eviction_for_a_fault_keeps_its_notice_and_ends_with_the_fault() {
         );
     }
 }
+
+/// Decides and carries out a few times within a notice.
+fn notify(world: &mut World, remembered: &mut Remembered) {
+    for _ in 0..3 {
+        let decision = world.decide(remembered);
+        world.carry_out(&decision);
+        world.now += 1;
+    }
+}
+
+/// Changes in progress, with their nodes.
+fn begun(world: &World) -> Vec<(String, gputenancy_crds::Change)> {
+    let of = |(name, node): (&String, &Arc<GpuNode>)| {
+        let changes = node.spec.gpus.iter().filter_map(|gpu| gpu.change.clone());
+        changes.map(|change| (name.clone(), change)).collect::<Vec<_>>()
+    };
+    world.fleet.gpu_nodes.iter().flat_map(of).collect()
+}
+
+#[test]
+fn change_that_began_without_windows_is_not_urgent_beside_a_fault() {
+    let (mut world, _) = windowed();
+    let windows = std::mem::take(&mut world.fleet.pools[0].spec.disruption.windows);
+    occupy(&mut world);
+    Arc::make_mut(&mut world.fleet.tenants[0]).spec.gpus.push(read(json!({"profile": "large", "count": 2})));
+    let (mut remembered, pods) = (Remembered::default(), world.fleet.pods.len());
+    notify(&mut world, &mut remembered);
+    let changing = begun(&world);
+    assert!(changing.iter().any(|(_, change)| change.phase == ChangePhase::Noticed), "{changing:?}");
+    let idle = |node: &&str| small(&world, node) == 0 && changing.iter().all(|(name, _)| name != node);
+    let faulty = NODES.into_iter().find(idle).unwrap();
+    world.fleet.pools[0].spec.disruption.windows = windows;
+    says(&mut world, faulty, &["GpuMemWatch"]);
+    settle(&mut world, &mut remembered);
+    assert_eq!((world.fleet.pods.len(), begun(&world)), (pods, Vec::new()), "{:?}", waiting(&world));
+}
+
+#[test]
+fn reason_names_no_faulty_node_that_lost_nothing_of_it() {
+    let (mut world, node) = windowed();
+    let other = NODES.into_iter().find(|other| *other != node && small(&world, other) == 0).unwrap();
+    let labels = read(json!({"x": "z"}));
+    Arc::make_mut(world.fleet.nodes.get_mut(other).unwrap()).metadata.labels = labels;
+    let mut remembered = Remembered::default();
+    settle(&mut world, &mut remembered);
+    occupy(&mut world);
+    says(&mut world, &node, &["GpuMemWatch"]);
+    says(&mut world, other, &["GpuMemWatch"]);
+    notify(&mut world, &mut remembered);
+    let changing = begun(&world);
+    let clause = format!("(outside spec.disruption.windows, as it restores what node {node} had)");
+    assert!(
+        !changing.is_empty() && changing.iter().all(|(_, change)| change.reason.ends_with(&clause)),
+        "{changing:?}"
+    );
+    // the fault of the other pool alone keeps it no longer
+    let pods = world.fleet.pods.len();
+    says(&mut world, &node, &[]);
+    settle(&mut world, &mut remembered);
+    assert_eq!((world.fleet.pods.len(), begun(&world)), (pods, Vec::new()));
+}
