@@ -236,6 +236,7 @@ fn time_limits_begin_again_when_no_longer_too_many_are_marked() {
         assert_eq!((written_phase(&pass), condition_of(&pass, "NodesMarked").1.as_str()), (None, "TooManyMarked"));
     }
     let others = ["n1", "n2", "n3"];
+    #[allow(clippy::needless_for_each, reason = "one line for each node")]
     others.iter().for_each(|name| Arc::make_mut(fleet.nodes.get_mut(*name).unwrap()).spec.unschedulable = false);
     assert_eq!(written_phase(&next(&fleet, &mut remembered, 100_001, &[])), Some(ChangePhase::Evicting));
     assert_eq!(written_phase(&next(&fleet, &mut remembered, 100_301, &[])), Some(ChangePhase::RollingBack));
