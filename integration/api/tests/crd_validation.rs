@@ -31,6 +31,10 @@ fn profiles() -> Vec<Case> {
     let mps = Some("spec.device.mps: write either replicas (an equal split) or both memory and threads");
     let untrusted = Some("spec.trust: a shared device cannot be offered to Untrusted tenants");
     let exclusive = Some("spec.resourceName: a shared profile may not use the name of an exclusive device");
+    let unknown = Some("spec.resourceName: policies and quotas know GPUs by their names");
+    let canary =
+        Some("spec.resourceName: names that begin with gputenancy.io/canary_ are for the operator's canary pods");
+    let named = |resource: &str| merged(mig(), json!({"resourceName": resource}));
     let evidence = json!({"p99Milliseconds": 40, "memoryHeadroomPercent": 20, "measuredAt": "2026-11-24"});
     let shared_by = |device: &str, replicas: i32, sharing: Value| {
         let unlimited = profile(json!({device: {"replicas": replicas}}));
@@ -95,28 +99,10 @@ fn profiles() -> Vec<Case> {
         case("shared-untrusted", merged(shared(), json!({"trust": "Untrusted"})), untrusted),
         case("shared-as-gpu", merged(shared(), json!({"resourceName": "nvidia.com/gpu"})), exclusive),
         case("shared-as-mig", merged(shared(), json!({"resourceName": "nvidia.com/mig-1g.10gb"})), exclusive),
-        case(
-            "canary-resource-name",
-            merged(mig(), json!({"resourceName": "gputenancy.io/canary_0_4"})),
-            Some("spec.resourceName: names that begin with gputenancy.io/canary_ are for the operator's canary pods"),
-        ),
-        case("mig-as-gpu", merged(mig(), json!({"resourceName": "nvidia.com/gpu"})), None),
-        case(
-            "other-domain",
-            merged(mig(), json!({"resourceName": "example.com/small"})),
-            Some("policies and quotas know GPUs"),
-        ),
-        case(
-            "nvidia-not-gpu",
-            merged(mig(), json!({"resourceName": "nvidia.com/a100-half"})),
-            Some("policies and quotas know GPUs"),
-        ),
-        case(
-            "gpu-like",
-            merged(mig(), json!({"resourceName": "nvidia.com/gpu-small"})),
-            Some("policies and quotas know GPUs"),
-        ),
-        case("no-domain", merged(mig(), json!({"resourceName": "gpu"})), Some("spec.resourceName")),
+        case("canary-resource-name", named("gputenancy.io/canary_0_4"), canary),
+        case("mig-as-gpu", named("nvidia.com/gpu"), None),
+        case("no-domain", named("gpu"), Some("spec.resourceName")),
+        case("other-domain", named("example.com/small"), unknown),
         case(
             "two-shares-per-pod",
             merged(shared(), json!({"maxPerPod": 2})),

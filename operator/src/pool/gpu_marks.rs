@@ -33,7 +33,10 @@ pub struct GpuMarks {
 impl GpuMarks {
     /// The verdicts on the GPUs of a node at `now`, from those before.
     pub fn update(mut self, fleet: &Fleet, name: &str, now: Timestamp) -> Self {
-        let found = fleet.nodes.get(name).map(|node| withdrawn_gpus(node)).unwrap_or_default();
+        let mut found = fleet.nodes.get(name).map(|node| withdrawn_gpus(node)).unwrap_or_default();
+        let elsewhere = absent(fleet, name, found.gpus.keys().copied());
+        found.gpus.retain(|uuid, _| !elsewhere.contains(uuid));
+        found.malformed.extend(elsewhere);
         if found.gpus.is_empty() && found.malformed.is_empty() && self.gpus.is_empty() {
             return Self { ended: self.ended, ..Self::default() };
         }
@@ -49,11 +52,11 @@ impl GpuMarks {
                 self.ended.insert(uuid, now);
             }
         }
-        let status = fleet.gpu_nodes.get(name).and_then(|node| node.status.as_ref());
-        let absent = |uuid: &str| status.is_some_and(|status| status.gpus.iter().all(|gpu| gpu.uuid != uuid));
-        let absent = found.gpus.keys().copied().filter(|uuid| absent(uuid));
-        let invalid: Vec<&str> = found.malformed.iter().copied().chain(absent).collect();
-        self.problem = problem(&invalid);
+        // of GPUs that the node has lost nothing is remembered
+        let lost = absent(fleet, name, self.ended.keys().map(String::as_str));
+        let lost: BTreeSet<String> = lost.into_iter().map(str::to_owned).collect();
+        self.ended.retain(|uuid, _| !lost.contains(uuid));
+        self.problem = problem(&found.malformed);
         self
     }
 
@@ -105,6 +108,17 @@ impl GpuMarks {
     pub fn is_empty(&self) -> bool {
         self.gpus.is_empty() && self.ended.is_empty() && self.problem.is_none()
     }
+}
+
+/// Of these UUIDs those that are no GPU of the node. An agent that has reported no GPU yet says nothing about them.
+fn absent<'u>(fleet: &Fleet, name: &str, uuids: impl Iterator<Item = &'u str>) -> Vec<&'u str> {
+    let Some(node) = fleet.gpu_nodes.get(name) else { return Vec::new() };
+    let listed = || node.status.iter().flat_map(|status| &status.gpus).map(|gpu| gpu.uuid.as_str());
+    if listed().next().is_none() {
+        return Vec::new();
+    }
+    let known: BTreeSet<&str> = listed().chain(node.spec.gpus.iter().map(|gpu| gpu.uuid.as_str())).collect();
+    uuids.filter(|uuid| !known.contains(uuid)).collect()
 }
 
 fn problem(invalid: &[&str]) -> Option<String> {
