@@ -169,7 +169,8 @@ where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
     match list(client).await {
-        Err(ClusterError::List { source, .. }) if matches!(&*source, kube::Error::Api(s) if s.is_not_found()) => {
+        // of a group that it does not know the API server says so in plain text, without a reason
+        Err(ClusterError::List { source, .. }) if matches!(&*source, kube::Error::Api(s) if s.code == 404) => {
             Ok(Vec::new())
         }
         answer => answer,
@@ -198,5 +199,32 @@ where
             Some(token) => params.continue_token = Some(token),
             None => return Ok(objects),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{Request, Response};
+    use kube::client::Body;
+
+    use super::*;
+
+    /// A client whose API server gives this answer to everything.
+    fn answering(code: u16, text: &'static str) -> Client {
+        let answer = move |_: Request<Body>| async move {
+            Response::builder().status(code).body(Body::from(text.as_bytes().to_vec()))
+        };
+        Client::new(tower::service_fn(answer), "default")
+    }
+
+    #[tokio::test]
+    async fn maintenance_is_none_where_its_kind_is_not_served_and_unknown_where_it_may_not_be_listed() {
+        let status = r#"{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}"#;
+        for text in ["404 page not found\n", status] {
+            assert_eq!(maintenance(&answering(404, text)).await.unwrap(), Some(vec![]), "{text}");
+        }
+        let status = r#"{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403}"#;
+        assert_eq!(maintenance(&answering(403, status)).await.unwrap(), None);
+        assert!(maintenance(&answering(500, "no")).await.is_err());
     }
 }

@@ -73,8 +73,8 @@ where
     let api: Api<PartialObjectMeta<K>> = Api::all(client.clone());
     match api.list(&ListParams::default()).await {
         Ok(listed) => Ok(listed.items),
-        // the CRD is gone, and its objects with it
-        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(Vec::new()),
+        // the CRD is gone, and its objects with it; after the last one of the group the API server says so in plain text, without a reason
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
         Err(error) => Err(error),
     }
 }
