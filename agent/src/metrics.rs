@@ -41,6 +41,7 @@ pub struct Metrics {
     refused_allocations: Counters<1>,
     terminated_processes: Counter,
     gpu_faults: Counters<1>,
+    gpu_recoveries: Counter,
     lost_devices: Counter,
     hidden_variables: Counters<2>,
     unchecked_environments: Gauge,
@@ -140,6 +141,7 @@ impl Default for Metrics {
                 "Processes that were killed because they kept a device after kubelet forgot their pod",
             ),
             gpu_faults: register(r, "gpu_faults", "Faults that the driver reported, by class"),
+            gpu_recoveries: register(r, "gpu_recoveries", "GPUs that got new pods again after a fault without a reset"),
             lost_devices: register(r, "lost_devices", "MIG devices that are gone while containers had them"),
             hidden_variables: register(
                 r,
@@ -351,6 +353,11 @@ impl Metrics {
     /// A device is gone while a container had it.
     pub fn lost_device(&self) {
         self.lost_devices.inc();
+    }
+
+    /// A GPU gets new pods again after a fault, without a reset.
+    pub fn gpu_recovered(&self) {
+        self.gpu_recoveries.inc();
     }
 
     /// The driver reported a fault.

@@ -19,7 +19,7 @@ use gputenancy_agent::{
         Resizer, ShareFiles, ShareSizes,
         driver::{Cgroups, DriverLimiter},
     },
-    gpu::{Calls, Deadlines, DriverRoot, Inventory, NodePaths, NvmlThread, Scan},
+    gpu::{Calls, Deadlines, DriverRoot, Inventory, NodePaths, NvmlThread, Scan, faults::KnownFaults},
     metrics::Metrics,
 };
 use gputenancy_crds::{ResizePolicy, SharingMode};
@@ -55,7 +55,7 @@ impl Node {
             sys_root: "/sys".into(),
         };
         let nvml = NvmlThread::start(paths, Calls::new(Metrics::default()), Deadlines::default()).unwrap();
-        let inventory = nvml.read(Scan::Full, false, Vec::new()).await.unwrap();
+        let inventory = nvml.read(Scan::Full, false, KnownFaults::default()).await.unwrap();
         let limiter = limiter(&sim, true, &nvml);
         Self { sim, nvml, cgroups, inventory, limiter }
     }

@@ -17,6 +17,7 @@ mod decoding;
 mod draws;
 mod drift;
 mod driver_limits;
+mod faults;
 mod generated;
 mod handover;
 mod live_resize;

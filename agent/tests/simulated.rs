@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, os::unix::process::ExitStatusExt, path::PathBuf
 use crate::common::{Agent, Sim, myself};
 use gputenancy_agent::{
     device::{DeviceId, DeviceOwner},
-    gpu::{Deadlines, NvmlError, faults::RecordedFault},
+    gpu::{Deadlines, NvmlError},
 };
 use gputenancy_crds::{AgentStep, GpuSpec, Health, Partitioner, UnscrubbedMemory};
 use silicon::fault::{Effect, Fault};
@@ -387,34 +387,6 @@ async fn gpu_that_is_lost_between_two_calls_of_kubelet_refuses_no_device_of_anot
     }
     sim.store.change(|machine, _| machine.set_lost(1, false)).unwrap();
     assert_eq!(check(&second).await, Ok(()));
-}
-
-#[tokio::test]
-async fn recorded_fault_outlives_the_agent_and_not_a_reset() {
-    let sim = Sim::with("a100-80gb", 1, |options| options.tool = Some(crate::built::binary("nvsim")));
-    let mut agent = Agent::on(sim.root.path());
-    let uuid = agent.uuid().await;
-    agent.want(&uuid, false, &[]);
-    agent.converge().await;
-    sim.store.change(|machine, _| machine.raise_xid(0, None, 79)).unwrap();
-    agent.converge().await;
-    let fault = agent.gpu().fault.unwrap();
-    assert_eq!(fault, "Xid 79");
-    let recorded = RecordedFault { uuid: uuid.clone(), fault, driver_version: None, had_instances: false };
-    let mut next = Agent::on(sim.root.path());
-    next.want(&uuid, false, &[]);
-    next.converge().await;
-    assert_eq!(next.gpu().health, Health::Healthy, "NVML reports a fault once");
-    let mut next = Agent::on(sim.root.path());
-    next.want(&uuid, false, &[]);
-    next.desired.faults = vec![recorded];
-    next.converge().await;
-    assert_eq!((next.gpu().health, next.gpu().fault.as_deref()), (Health::Unhealthy, Some("Xid 79")));
-    assert!(next.advertised().is_empty());
-    next.want(&uuid, true, OLD);
-    next.converge().await;
-    assert_eq!((next.gpu().health, next.gpu().fault), (Health::Healthy, None), "turning MIG on resets this board");
-    assert_eq!(next.advertised().len(), 3);
 }
 
 #[tokio::test]

@@ -8,9 +8,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Advertiser, AllocationPolicy, Bypass, ChangePhase, DeviceOwner, DeviceProcesses, GhostMemory, InstanceSpec,
-    Isolation, Layout, MemoryScrub, MemoryText, MigManagerRun, NodeEnforcement, Partitioner, Sandbox, ShareMinimum,
-    Sharing, tolerant::Extensible,
+    Advertiser, AllocationPolicy, Bypass, ChangePhase, DeviceOwner, DeviceProcesses, FaultRecovery, FaultVerdict,
+    GhostMemory, InstanceSpec, Isolation, Layout, MemoryScrub, MemoryText, MigManagerRun, NodeEnforcement, Partitioner,
+    Sandbox, ShareMinimum, Sharing, tolerant::Extensible,
 };
 
 /// Desired layout of the GPUs of one node. Written by the operator only.
@@ -114,6 +114,9 @@ pub struct GpuSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub withdrawn: Option<String>,
+    /// What a canary pod or a person has found about the last faults of the GPU. Absent: nothing yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault_verdict: Option<FaultVerdict>,
     /// State of the change in progress on this GPU, or of the last failed one. Written and read by the operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<Change>,
@@ -290,9 +293,13 @@ pub struct GpuState {
     /// Health of the GPU.
     #[serde(default, deserialize_with = "crate::tolerant::value")]
     pub health: Health,
-    /// Fault that makes the GPU unusable for new work, such as `Xid 79`. Cleared when the agent resets the GPU, the driver is reloaded or the node restarts. After a manual reset while the agent is stopped, remove it before the agent starts.
+    /// Fault that makes the GPU unusable for new work, such as `Xid 79`. Cleared when the agent resets the GPU, the driver is reloaded or the node restarts, and
+    /// as `recovery` says. After a manual reset while the agent is stopped, remove it before the agent starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
+    /// How the GPU returns after its faults of the last 24 hours. Absent without any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recovery: Option<FaultRecovery>,
     /// Current step of the agent.
     #[serde(default, deserialize_with = "crate::tolerant::value")]
     pub step: AgentStep,
@@ -346,7 +353,7 @@ pub enum Health {
     /// No fault.
     #[default]
     Healthy,
-    /// A critical Xid or uncorrectable ECC error was reported; not advertised until the GPU is reset.
+    /// A critical Xid or uncorrectable ECC error was reported; not advertised until the GPU is reset or `recovery` says that it is cleared.
     Unhealthy,
     /// NVML lost the GPU.
     Lost,

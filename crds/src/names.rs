@@ -62,6 +62,8 @@ pub const DEVICE_PLUGIN_CONFIG_MAP: &str = "gputenancy-device-plugin";
 pub const CORDONED: &str = "gputenancy.io/cordoned";
 /// Annotation on nodes, written by administrators or other products: GPUs that take no new work, as `UUID` or `UUID=reason`, comma separated.
 pub const WITHDRAWN_GPUS: &str = "gputenancy.io/withdrawn-gpus";
+/// Annotation on nodes, written by administrators: GPUs whose faults until a time count no more, as `UUID=time`, comma separated.
+pub const CLEARED_FAULTS: &str = "gputenancy.io/cleared-faults";
 /// Condition of a Node, written by its agent: all devices of the node are advertised and healthy.
 pub const NODE_DEVICES_READY: &str = "gputenancy.io/DevicesReady";
 

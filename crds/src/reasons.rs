@@ -147,7 +147,7 @@ reasons! { CONDITIONS:
     GPU_UNHEALTHY = "GpuUnhealthy", "GpuNode, Node", "A critical Xid or uncorrectable ECC error was reported.", "Reset or replace the GPU.";
     GRANTED = "Granted", "GpuTenant", "Each namespace has its grant.", "None.";
     GPU_WITHDRAWN = "GpuWithdrawn", "Node", "Others have withdrawn a GPU of the node by the annotation gputenancy.io/withdrawn-gpus.", "When the GPU is in order, take it out of the annotation.";
-    INVALID_MARK = "InvalidMark", "GpuPool", "The annotation gputenancy.io/withdrawn-gpus of a Node has entries that are no UUID of its GPUs: they withdraw nothing.", "Write UUIDs as status.gpus of the GpuNode has them, as `UUID` or `UUID=reason`, comma separated.";
+    INVALID_MARK = "InvalidMark", "GpuPool", "The annotation gputenancy.io/withdrawn-gpus or gputenancy.io/cleared-faults of a Node has entries that are not understood: they have no effect.", "Do what the message says: write UUIDs as status.gpus of the GpuNode has them, as `UUID` or `UUID=reason`, in the second annotation as `UUID=time`, comma separated.";
     MARKED = "Marked", "GpuPool", "Others have cordoned or tainted a node of the pool, or marked it as unhealthy.", "When the node is in order, uncordon it or remove the taint; spec.health says what counts.";
     MEMORY_IN_USE = "MemoryInUse", "GpuProfile", "Running pods hold more than device.fraction.memory and keep their former limit; the planner counts that one.", "Restart the pods that the message names, or set device.fraction.resize: Force.";
     INTERVAL_NOT_APPLIED = "IntervalNotApplied", "GpuProfile", "NVML cannot set the length of time-slices; the driver's default is used.", "Set it with nvidia-smi compute-policy on the nodes; the condition stays until the field is left out.";
@@ -237,8 +237,8 @@ reasons! { EVENTS:
     AGENT_RETURNED = "AgentReturned", "GpuPool", "The agents of all nodes report again.", "None.";
     AGENT_SILENT = "AgentSilent", "GpuPool", "The agent of a node has not reported for more than a minute.", "Do what the message says.";
     BUDGET_USED = "BudgetUsed", "Pod", "Inside a virtual cluster: the tenant's quota refuses the pod.", "Do what the message says.";
-    CANARY_FAILED = "CanaryFailed", "GpuNode", "A canary pod failed on a new device; the change is rolled back.", "Read the end of the program's log in the message.";
-    CANARY_PASSED = "CanaryPassed", "GpuNode", "Canary pods have verified the new devices.", "None.";
+    CANARY_FAILED = "CanaryFailed", "GpuNode", "A canary pod failed on a new device, and the change is rolled back; or on a device of a GPU after a fault, and the GPU stays out.", "Read the end of the program's log in the message.";
+    CANARY_PASSED = "CanaryPassed", "GpuNode", "Canary pods have verified the new devices, or a device of a GPU after a fault.", "None.";
     CHANGED = "Changed", "GpuNode", "A GPU has its new layout.", "None.";
     CHANGE_CANCELLED = "ChangeCancelled", "GpuNode", "The plan needs the present layout again.", "None.";
     CHANGE_POSTPONED = "ChangePostponed", "GpuNode", "The window closed before the pods were gone.", "Lengthen the window or shorten the notice if it repeats.";
@@ -258,6 +258,7 @@ reasons! { EVENTS:
     FIELD_CONFLICT = "FieldConflict", "GpuNode", "Another client keeps changing labels or the taint that the operator writes on the node.", "Stop the client that the message names; the operator repairs the field with increasing delay, at most every 5 minutes.";
     FORBIDDEN_VARIABLE = "ForbiddenVariable", "Pod", "A container got a variable by envFrom that policies refuse in a manifest.", "Remove the key from the ConfigMap or Secret.";
     FOREIGN_PARTITIONER_GONE = "ForeignPartitionerGone", "GpuPool", "The other owner is gone.", "None.";
+    FAULT_CLEARED = "FaultCleared", "GpuNode", "A GPU gets new pods again after a fault, without a reset: a canary pod has passed on it, or a person has cleared the fault.", "None. After three faults in 24 hours it stays out.";
     GPU_LOST = "GpuLost", "GpuNode", "NVML has lost the GPU.", "Restart the node; replace the GPU if it stays away.";
     IN_USE = "InUse", "GpuNode", "A process holds the GPU.", "End it; status.gpus[].holders names it where NVML lists it.";
     KERNEL_UNCONTROLLABLE = "KernelUncontrollable", "Pod", "Kernels of a container on a fraction ran longer than two seconds, or a program has waited so long for one: its compute limit cannot stop them, and its neighbours may have waited.", "Make the kernels shorter, or use a MIG instance or a whole GPU.";
@@ -270,7 +271,7 @@ reasons! { EVENTS:
     MIG_MANAGER_TIMEOUT = "MigManagerTimeout", "GpuNode", "NVIDIA's MIG manager did not respond to repeated requests.", "See that its pod runs on the node.";
     MODE_PENDING = "ModePending", "GpuNode", "The MIG mode needs a reset that did not happen in time.", "End what holds the GPU, or restart the node.";
     GPU_PROGRAM_FAULT = "GpuProgramFault", "GpuNode, Pod", "The driver reported an Xid error that a program causes.", "Look at the log of the program. On a shared GPU a program of another share may be the cause.";
-    GPU_HARDWARE_FAULT = "GpuHardwareFault", "GpuNode, Pod", "The driver reported an Xid or ECC error of the GPU. It gets no new pods.", "Reset or replace the GPU; delete pods that have failed.";
+    GPU_HARDWARE_FAULT = "GpuHardwareFault", "GpuNode, Pod", "The driver reported an Xid or ECC error of the GPU. It gets no new pods until status.gpus[].recovery of its GpuNode says that it is cleared.", "Delete pods that have failed. See status.gpus[].recovery: reset or replace the GPU unless a canary pod lets it return.";
     GPU_NODE_FAULT = "GpuNodeFault", "GpuNode, Pod", "The GPU does not answer until its node restarts. It gets no new pods.", "Drain the node and restart it; delete pods that have failed.";
     GHOST_MEMORY = "GhostMemory", "GpuNode", "NVML lists processes that have ended, or more memory in use than its processes hold. A device that a pod owns stays in use. Managed memory of running programs can be the cause.", "Find programs with /dev/nvidia* open on the node, such as lsof lists them, and end them; if there are none and the memory stays after the pods of the device have ended, reset the GPU.";
     IMAGE_WITHOUT_GLIBC = "ImageWithoutGlibc", "Pod", "The container of a limited share has musl and no glibc: CUDA and the library that limits memory cannot be loaded there.", "Use an image with glibc 2.17 or newer, such as Debian, Ubuntu or UBI.";
@@ -333,6 +334,7 @@ table! { ANNOTATIONS:
     "gputenancy.io/priority-class", "Pod", "PriorityClass that a pod inside a virtual cluster names. Its host pod gets the class if GpuGrant.spec.priorityClasses or policies.priorityClasses lists it, or if it is the cluster's default class.", "Written by a policy inside the virtual cluster.";
     names::TAINTED, "Node", "Taint that the operator added, as key=value:effect.", "Written by the operator.";
     names::WITHDRAWN_GPUS, "Node", "GPUs that others have withdrawn, as UUID or UUID=reason, comma separated.", "Written by administrators and health products to withdraw GPUs; remove it when they are in order.";
+    names::CLEARED_FAULTS, "Node", "GPUs whose faults until a time count no more, as UUID=time, comma separated, such as GPU-5f0c…=2026-11-29T10:00:00Z.", "Written by administrators after a repair; later faults of the GPU count.";
     names::CORDONED, "Node", "Time at which the operator cordoned the node.", "Written by the operator.";
     names::CANARY_NODE, "Pod", "Node of the device that the canary pod verifies.", "Written by the operator.";
     "gputenancy.io/created-for", "Namespace", "UID of the tenant that the namespace was created for; it is deleted with the tenant.", "Written by the operator.";

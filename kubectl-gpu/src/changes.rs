@@ -1,6 +1,6 @@
 //! GPU changes in progress. Pure: from objects to a list.
 
-use gputenancy_crds::{ChangePhase, GpuNode, GpuPool, GpuTenant};
+use gputenancy_crds::{ChangePhase, FlappingGuarantee, GpuNode, GpuPool, GpuTenant};
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
 use kube::ResourceExt as _;
 use schemars::JsonSchema;
@@ -126,7 +126,16 @@ fn step(phase: ChangePhase) -> u8 {
     }
 }
 
-/// Objects that the operator has not reconciled, and planned changes.
+/// A guarantee that is planned later, because it went up and down.
+fn settling(pool: &str, flapping: &FlappingGuarantee) -> Option<String> {
+    let FlappingGuarantee { tenant, profile, writers: _, changes: _, wanted, planned, planned_at } = flapping;
+    let at = planned_at.as_ref()?.0;
+    Some(format!(
+        "GpuPool {pool}: of {profile} {planned} devices are planned for tenant {tenant}, and {wanted} from {at} on if it stays"
+    ))
+}
+
+/// Objects that the operator has not reconciled, planned changes, and guarantees that are planned later.
 fn pending(objects: &Objects) -> Vec<String> {
     let unseen = |kind: &str, name: String, generation: Option<i64>, observed: Option<i64>| {
         (observed < generation).then(|| {
@@ -137,7 +146,8 @@ fn pending(objects: &Objects) -> Vec<String> {
         let status = p.status.clone().unwrap_or_default();
         let behind = unseen("GpuPool", p.name_any(), p.metadata.generation, status.observed_generation);
         let waiting = status.pending.iter().map(|w| format!("{} GPU {}: {}", w.node, w.gpu, w.message));
-        behind.into_iter().chain(waiting).collect::<Vec<_>>()
+        let settling = status.flapping.iter().filter_map(|f| settling(&p.name_any(), f));
+        behind.into_iter().chain(waiting).chain(settling).collect::<Vec<_>>()
     });
     let tenants = objects.tenants.iter().filter_map(|t| {
         let status = t.status.clone().unwrap_or_default();

@@ -219,11 +219,13 @@ mod tests {
 
     #[tokio::test]
     async fn maintenance_is_none_where_its_kind_is_not_served_and_unknown_where_it_may_not_be_listed() {
-        let status = r#"{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}"#;
+        let status =
+            r#"{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}"#;
         for text in ["404 page not found\n", status] {
             assert_eq!(maintenance(&answering(404, text)).await.unwrap(), Some(vec![]), "{text}");
         }
-        let status = r#"{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403}"#;
+        let status =
+            r#"{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403}"#;
         assert_eq!(maintenance(&answering(403, status)).await.unwrap(), None);
         assert!(maintenance(&answering(500, "no")).await.is_err());
     }

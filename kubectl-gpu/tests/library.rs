@@ -12,7 +12,7 @@ use kubectl_gpu::{
     render, run, snapshot,
     world::World,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 const TWO_TEAMS: &str = include_str!("fixtures/two-teams.yaml");
 const BUSY: &str = include_str!("fixtures/busy.yaml");
@@ -278,6 +278,21 @@ fn changes_are_not_over_while_a_tenant_waits_for_capacity() {
     let list = changes(&objects, Timestamp::UNIX_EPOCH);
     assert_eq!(list.pending, ["GpuTenant t: 0 of 1 devices can be had"]);
     assert!(!list.is_over());
+}
+
+#[test]
+fn changes_are_not_over_while_a_guarantee_that_flapped_is_planned_later() {
+    let mut objects = changing(ChangePhase::RolledBack, 2);
+    let flapping =
+        |at: Value| json!([{"tenant": "t", "profile": "x", "changes": 6, "wanted": 1, "planned": 0, "plannedAt": at}]);
+    let mut list = |at| {
+        objects.pools[0].status.as_mut().unwrap().flapping = serde_json::from_value(flapping(at)).unwrap();
+        changes(&objects, Timestamp::UNIX_EPOCH)
+    };
+    let waits = list(json!("2026-11-21T08:00:30Z"));
+    let expected = "GpuPool p: of x 0 devices are planned for tenant t, and 1 from 2026-11-21T08:00:30Z on if it stays";
+    assert_eq!((waits.pending.clone(), waits.is_over()), (vec![expected.to_owned()], false));
+    assert!(list(Value::Null).is_over(), "it is planned as it is");
 }
 
 #[test]

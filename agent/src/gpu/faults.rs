@@ -1,13 +1,15 @@
-//! Faults that make a GPU unfit for new pods until it is reset.
+//! Faults that make a GPU unfit for new pods until it is reset, or has recovered.
 
 use std::{collections::BTreeMap, slice};
 
-use gputenancy_crds::{GpuNodeStatus, GpuState};
+use gputenancy_crds::{FaultRecovery, FaultVerdict, GpuNodeStatus, GpuState};
 use gputenancy_nvml::{FaultEvent, FaultKind};
+use k8s_openapi::jiff::Timestamp;
 
 use super::{
     fault_class::{FaultClass, SeenFault, text},
     inventory::Inventory,
+    recovery::{Asked, GpuFaults, in_seconds},
 };
 
 /// Faults that an inventory keeps for those who report them.
@@ -18,36 +20,67 @@ fn fault(kind: FaultKind) -> Option<String> {
     (FaultClass::of(kind) != FaultClass::Application).then(|| text(kind))
 }
 
-/// The fault of each unhealthy GPU, and those that were reported recently.
+/// What is known about faults beside what the driver reports.
+#[derive(Clone, Debug, Default)]
+pub struct KnownFaults {
+    /// Faults that an earlier run of the agent has reported: they are restored if they still hold.
+    pub recorded: Vec<RecordedFault>,
+    /// What was found about the faults of GPUs, by UUID; `None`: as before.
+    pub verdicts: Option<BTreeMap<String, FaultVerdict>>,
+}
+
+/// The faults of each GPU, and those that were reported recently.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    unhealthy: BTreeMap<String, String>,
+    gpus: BTreeMap<String, GpuFaults>,
+    verdicts: BTreeMap<String, FaultVerdict>,
     seen: Vec<SeenFault>,
 }
 
 impl Faults {
     /// Records an event. An event without a UUID counts for all GPUs.
-    pub fn record(&mut self, event: &FaultEvent, all_uuids: &[String]) {
+    pub fn record(&mut self, event: &FaultEvent, all_uuids: &[String], now: Timestamp) {
         let FaultEvent { uuid, instance, kind } = event;
         let number = self.seen.last().map_or(1, |last| last.number + 1);
         self.seen.push(SeenFault { number, uuid: uuid.clone(), instance: *instance, kind: *kind });
         self.seen.drain(..self.seen.len().saturating_sub(KEPT));
         let Some(fault) = fault(*kind) else { return };
         for uuid in uuid.as_ref().map_or(all_uuids, slice::from_ref) {
-            tracing::warn!(gpu = uuid, fault, "marking GPU unhealthy until it is reset");
-            self.unhealthy.insert(uuid.clone(), fault.clone());
+            tracing::warn!(gpu = uuid, fault, "marking GPU unhealthy");
+            self.gpus.entry(uuid.clone()).or_default().record(fault.clone(), now);
         }
     }
 
-    /// Restores a fault that an earlier run of the agent recorded.
-    pub fn restore(&mut self, recorded: RecordedFault) {
-        tracing::warn!(gpu = recorded.uuid, fault = recorded.fault, "restoring fault: no reset since");
-        self.unhealthy.entry(recorded.uuid).or_insert(recorded.fault);
+    /// Takes what is known besides; recorded faults as far as they still hold.
+    pub fn learn(&mut self, known: KnownFaults, inventory: &Inventory, now: Timestamp) {
+        let KnownFaults { recorded, verdicts } = known;
+        for RecordedFault { uuid, fault, times, .. } in recorded.into_iter().filter(|f| f.still_holds(inventory)) {
+            tracing::warn!(gpu = uuid, fault, "restoring faults: no reset since");
+            // an agent of an earlier release has reported no times
+            let times = if times.is_empty() { vec![in_seconds(now)] } else { times };
+            self.gpus.entry(uuid).or_insert_with(|| GpuFaults::recorded(fault, times));
+        }
+        self.verdicts = verdicts.unwrap_or_else(|| std::mem::take(&mut self.verdicts));
     }
 
-    /// The fault of this GPU.
-    pub fn fault(&self, uuid: &str) -> Option<&String> {
-        self.unhealthy.get(uuid)
+    /// The fault of this GPU, and how it recovers. `asked` reads what the driver asks for, and is called for a GPU with a fault only.
+    pub fn observe(
+        &mut self,
+        uuid: &str,
+        asked: impl FnOnce() -> Asked,
+        now: Timestamp,
+    ) -> (Option<String>, Option<FaultRecovery>) {
+        let Some(gpu) = self.gpus.get_mut(uuid) else { return (None, None) };
+        let before = gpu.fault.clone();
+        gpu.observe(before.as_ref().map_or(Asked::Unknown, |_| asked()), self.verdicts.get(uuid), now);
+        if let (Some(fault), None) = (&before, &gpu.fault) {
+            tracing::info!(gpu = uuid, fault, "fault is cleared");
+        }
+        let (fault, recovery) = (gpu.fault.clone(), gpu.recovery(now));
+        if gpu.is_over() {
+            self.gpus.remove(uuid);
+        }
+        (fault, recovery)
     }
 
     /// What was reported recently, oldest first.
@@ -57,22 +90,24 @@ impl Faults {
 
     /// The driver was loaded again, which resets all GPUs.
     pub fn clear_all(&mut self) {
-        self.unhealthy.clear();
+        self.gpus.clear();
     }
 
     /// The GPU was reset.
     pub fn clear(&mut self, uuid: &str) {
-        self.unhealthy.remove(uuid);
+        self.gpus.remove(uuid);
     }
 }
 
-/// A fault in the status that an earlier run of the agent wrote.
+/// Faults of a GPU in the status that an earlier run of the agent wrote.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordedFault {
     /// The GPU.
     pub uuid: String,
-    /// The fault.
-    pub fault: String,
+    /// The fault that keeps new pods away; `None`: those before are cleared.
+    pub fault: Option<String>,
+    /// When they came, oldest first.
+    pub times: Vec<Timestamp>,
     /// Version of the driver at that time.
     pub driver_version: Option<String>,
     /// The GPU had instances at that time.
@@ -84,15 +119,18 @@ pub fn recorded(status: &GpuNodeStatus, boot_id: &str) -> Vec<RecordedFault> {
     if status.boot_id.as_deref() != Some(boot_id) {
         return Vec::new();
     }
-    let fault = |gpu: &GpuState| {
-        Some(RecordedFault {
+    let faults = |gpu: &GpuState| {
+        let times: Vec<Timestamp> = gpu.recovery.iter().flat_map(|r| &r.faults).map(|at| at.0).collect();
+        let recorded = RecordedFault {
             uuid: gpu.uuid.clone(),
-            fault: gpu.fault.clone()?,
+            fault: gpu.fault.clone(),
+            times,
             driver_version: status.driver_version.clone(),
             had_instances: !gpu.instances.is_empty(),
-        })
+        };
+        (recorded.fault.is_some() || !recorded.times.is_empty()).then_some(recorded)
     };
-    status.gpus.iter().filter_map(fault).collect()
+    status.gpus.iter().filter_map(faults).collect()
 }
 
 impl RecordedFault {
@@ -149,11 +187,36 @@ mod tests {
 
     #[test]
     fn fault_without_uuid_marks_all_gpus_until_each_is_reset() {
-        let mut faults = Faults::default();
+        let (mut faults, now) = (Faults::default(), Timestamp::UNIX_EPOCH);
         let all = ["GPU-a".to_owned(), "GPU-b".to_owned()];
-        faults.record(&FaultEvent { uuid: None, instance: None, kind: FaultKind::Xid(79) }, &all);
+        faults.record(&FaultEvent { uuid: None, instance: None, kind: FaultKind::Xid(79) }, &all, now);
         faults.clear("GPU-a");
-        assert_eq!(faults.fault("GPU-a"), None);
-        assert!(faults.fault("GPU-b").is_some());
+        assert_eq!(faults.observe("GPU-a", || panic!("not asked"), now), (None, None));
+        assert_eq!(faults.observe("GPU-b", || Asked::Unsupported, now).0.as_deref(), Some("Xid 79"));
+    }
+
+    #[test]
+    fn restart_keeps_faults_and_their_times_and_a_verdict_clears_them() {
+        let (mut faults, now) = (Faults::default(), Timestamp::from_second(1_800_000_000).unwrap());
+        let event = FaultEvent { uuid: Some("GPU-a".into()), instance: None, kind: FaultKind::Xid(48) };
+        faults.record(&event, &[], now);
+        let (fault, recovery) = faults.observe("GPU-a", || Asked::Unknown, now);
+        let gpu = GpuState { uuid: "GPU-a".into(), fault, recovery: recovery.clone(), ..GpuState::default() };
+        let status = GpuNodeStatus { boot_id: Some("boot".into()), gpus: vec![gpu], ..GpuNodeStatus::default() };
+        let (mut restarted, inventory) = (Faults::default(), Inventory::default());
+        restarted.learn(KnownFaults { recorded: recorded(&status, "boot"), verdicts: None }, &inventory, now);
+        assert_eq!(restarted.observe("GPU-a", || Asked::Unknown, now), (Some("Xid 48".into()), recovery.clone()));
+        let until = recovery.unwrap().latest().unwrap().clone();
+        let verdict = FaultVerdict {
+            until,
+            finding: gputenancy_crds::FaultFinding::CanaryPassed,
+            reason: "a canary pod has passed".into(),
+        };
+        let verdicts = Some(BTreeMap::from([("GPU-a".to_owned(), verdict)]));
+        restarted.learn(KnownFaults { recorded: Vec::new(), verdicts }, &inventory, now);
+        // a read without verdicts, as the check of an allocation makes it, changes nothing
+        restarted.learn(KnownFaults::default(), &inventory, now);
+        let (fault, recovery) = restarted.observe("GPU-a", || Asked::Unknown, now);
+        assert_eq!((fault, recovery.unwrap().state), (None, gputenancy_crds::RecoveryState::Cleared));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use gputenancy_crds::{Health, MemoryScrub};
+use gputenancy_crds::{FaultRecovery, Health, MemoryScrub};
 use gputenancy_nvml::{Connection, InstanceProfile, MemoryUse, MigMode, NvmlFailure, Process, Vgpu};
 
 use super::{driver::DriverRoot, fault_class::SeenFault};
@@ -132,6 +132,8 @@ pub struct ObservedGpu {
     pub health: Health,
     /// The fault that made it unhealthy.
     pub fault: Option<String>,
+    /// How it returns after its faults; `None`: there were none.
+    pub recovery: Option<FaultRecovery>,
     /// The call that failed in the latest scan: all other fields are then of the scan before.
     pub failure: Option<NvmlFailure>,
 }

@@ -18,6 +18,7 @@ pub mod platform;
 pub mod policy;
 pub mod process_origin;
 mod reader;
+pub mod recovery;
 mod reset;
 pub mod thread;
 

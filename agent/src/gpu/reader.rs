@@ -4,14 +4,16 @@ use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
 use gputenancy_crds::{Health, MemoryScrub};
 use gputenancy_nvml::{ComputeProfile, EventSet, Gpu, MemoryUse, Nvml, NvmlFailure, Vgpu, code, full_width};
+use k8s_openapi::jiff::Timestamp;
 
 use super::{
     connections::Topology,
     driver::Session,
-    faults::{Faults, RecordedFault},
+    faults::{Faults, KnownFaults},
     inventory::{Inventory, ObservedBoard, ObservedCompute, ObservedGpu, ObservedInstance, Scan},
     memory_scrub,
     policy::reopens_library,
+    recovery::Asked,
 };
 
 /// Memory that an idle MIG instance or GPU may use: below the memory of one CUDA context, and well above the few MiB that `nvidia-smi` shows of an idle
@@ -58,7 +60,7 @@ impl<'n> Reader<'n> {
     }
 
     /// Fails if the library does not answer. A single GPU that does not answer keeps its last state, with the failure.
-    pub(super) fn read(&mut self, scan: Scan, recorded: Vec<RecordedFault>) -> Result<Inventory, NvmlFailure> {
+    pub(super) fn read(&mut self, scan: Scan, known: KnownFaults) -> Result<Inventory, NvmlFailure> {
         let scan = if std::mem::take(&mut self.opened) { Scan::Full } else { scan };
         let count = self.session.nvml.gpu_count()?;
         self.history.gpus.retain(|index, _| *index < count);
@@ -92,15 +94,21 @@ impl<'n> Reader<'n> {
             connections: self.topology.of(self.session.nvml, &self.history.gpus, scan),
             memory_scrub: self.memory_scrub,
         };
-        let faults = &mut self.history.faults;
-        for fault in recorded.into_iter().filter(|fault| fault.still_holds(&inventory)) {
-            faults.restore(fault);
-        }
-        for gpu in self.history.gpus.values_mut().chain(&mut inventory.gpus).filter(|gpu| gpu.failure.is_none()) {
-            gpu.fault = faults.fault(&gpu.uuid).cloned();
-            gpu.health = if gpu.fault.is_some() { Health::Unhealthy } else { Health::Healthy };
-        }
+        self.judge(&mut inventory, known);
         Ok(inventory)
+    }
+
+    /// Writes faults and health into an inventory, and remembers them.
+    fn judge(&mut self, inventory: &mut Inventory, known: KnownFaults) {
+        let (nvml, now) = (self.session.nvml, Timestamp::now());
+        let History { faults, gpus } = &mut *self.history;
+        faults.learn(known, inventory, now);
+        for gpu in inventory.gpus.iter_mut().filter(|gpu| gpu.failure.is_none()) {
+            let asked = || nvml.gpu(gpu.index).and_then(|gpu| gpu.recovery_action());
+            (gpu.fault, gpu.recovery) = faults.observe(&gpu.uuid, || Asked::of(asked()), now);
+            gpu.health = if gpu.fault.is_some() { Health::Unhealthy } else { Health::Healthy };
+            gpus.insert(gpu.index, gpu.clone());
+        }
     }
 
     fn record_events(&mut self, count: u32) -> Result<(), NvmlFailure> {
@@ -115,7 +123,7 @@ impl<'n> Reader<'n> {
             match events.next(0) {
                 Ok(Some(event)) => {
                     tracing::warn!(?event, "fault reported by driver");
-                    self.history.faults.record(&event, &all_uuids);
+                    self.history.faults.record(&event, &all_uuids, Timestamp::now());
                 }
                 Ok(None) => return Ok(()),
                 // the next scan subscribes without the lost GPU, and reads which one it is

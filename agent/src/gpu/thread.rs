@@ -15,7 +15,7 @@ use super::{
     calls::Calls,
     device_files::{add_holders, describe_holders},
     driver::{DriverRoot, NodePaths, Session},
-    faults::RecordedFault,
+    faults::KnownFaults,
     inventory::{Inventory, Scan},
     memory_limits::LimitCall,
     operation::{Operation, OperationError, RESET_CALL, execute},
@@ -53,7 +53,7 @@ pub enum NvmlError {
 type Reply<T> = oneshot::Sender<T>;
 
 enum Request {
-    Read { scan: Scan, open_files: bool, recorded: Vec<RecordedFault>, reply: Reply<Result<Inventory, NvmlError>> },
+    Read { scan: Scan, open_files: bool, known: KnownFaults, reply: Reply<Result<Inventory, NvmlError>> },
     Execute { uuid: String, operation: Operation, reply: Reply<Result<(), OperationError>> },
     Limit { call: LimitCall, reply: Reply<Result<Option<MemoryLimit>, NvmlError>> },
 }
@@ -77,15 +77,10 @@ impl NvmlThread {
         Ok(Self { requests, calls, deadlines })
     }
 
-    /// Reads the inventory. With `open_files`, clients include processes that have an instance's capability file open. Faults `recorded`
-    /// by an earlier run are restored if they still hold.
-    pub async fn read(
-        &self,
-        scan: Scan,
-        open_files: bool,
-        recorded: Vec<RecordedFault>,
-    ) -> Result<Inventory, NvmlError> {
-        self.request(self.deadlines.scan, |reply| Request::Read { scan, open_files, recorded, reply }).await?
+    /// Reads the inventory. With `open_files`, clients include processes that have an instance's capability file open. `known` is
+    /// what is known of faults beside what the driver reports.
+    pub async fn read(&self, scan: Scan, open_files: bool, known: KnownFaults) -> Result<Inventory, NvmlError> {
+        self.request(self.deadlines.scan, |reply| Request::Read { scan, open_files, known, reply }).await?
     }
 
     /// Executes one operation. The outer error leaves the outcome unknown until the next scan.
@@ -212,8 +207,8 @@ fn serve(session: Session<'_>, requests: &Receiver<Request>, first: Request, his
     let mut next = Some(first);
     while let Some(request) = next.take().or_else(|| requests.recv().ok()) {
         match request {
-            Request::Read { scan, open_files, recorded, reply } => {
-                let mut inventory = reader.read(scan, recorded);
+            Request::Read { scan, open_files, known, reply } => {
+                let mut inventory = reader.read(scan, known);
                 if let (true, Ok(inventory)) = (open_files, &mut inventory) {
                     add_holders(inventory, &session.paths.proc_root, &session.driver_root.local);
                 }

@@ -14,6 +14,7 @@ use crate::{
     device::{Device, DeviceId, Owners},
     gpu::{
         Inventory, NvmlError, NvmlThread, Scan,
+        faults::KnownFaults,
         process_origin::{Origins, command},
     },
     refusal::Refusal,
@@ -48,7 +49,7 @@ impl HandoverCheck {
     pub fn through(nvml: NvmlThread, origins: Origins) -> Self {
         let read = move |open_files: bool| -> BoxFuture<'static, _> {
             let nvml = nvml.clone();
-            Box::pin(async move { nvml.read(Scan::Quick, open_files, Vec::new()).await })
+            Box::pin(async move { nvml.read(Scan::Quick, open_files, KnownFaults::default()).await })
         };
         Self::new(Arc::new(read), origins)
     }

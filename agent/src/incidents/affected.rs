@@ -128,6 +128,17 @@ pub fn lost(node: &str, LostDevice { id, gpu, owner }: &LostDevice) -> Vec<Notic
     vec![notice(event::gpu_node(node), of_node), notice(event::pod(owner), of_pod)]
 }
 
+/// The event about a GPU that gets new pods again after a fault.
+pub fn cleared(node: &str, gpu: &str, why: &str) -> Notice {
+    Notice {
+        regarding: event::gpu_node(node),
+        event_type: EventType::Normal,
+        reason: reasons::FAULT_CLEARED,
+        action: "Report".to_owned(),
+        note: format!("GPU {gpu} of node {node} gets new pods again: {why}"),
+    }
+}
+
 /// The event about a vGPU without a licence.
 pub fn unlicensed(node: &str, index: u32) -> Notice {
     Notice {
@@ -142,7 +153,9 @@ pub fn unlicensed(node: &str, index: u32) -> Notice {
 fn remedy_of_platform(class: FaultClass) -> &'static str {
     match class {
         FaultClass::Application => "the GPU stays in use: the teams look at their programs",
-        FaultClass::Hardware => "it gets no new pods until it is reset: reset or replace it",
+        FaultClass::Hardware => {
+            "it gets no new pods: see status.gpus[].recovery of the GpuNode, and reset or replace it unless it returns by itself"
+        }
         FaultClass::Node => "it gets no new pods: drain the node and restart it",
     }
 }

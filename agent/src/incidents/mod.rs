@@ -10,7 +10,7 @@ use std::{
 
 use tokio::sync::watch;
 
-pub use affected::{Incident, LostDevice, lost, notices, unexplained_memory, unlicensed};
+pub use affected::{Incident, LostDevice, cleared, lost, notices, unexplained_memory, unlicensed};
 
 use crate::{
     device::{DeviceId, Owners},
@@ -27,11 +27,15 @@ const QUIET: Duration = Duration::from_mins(1);
 pub async fn run(mut state: watch::Receiver<PartitionState>, node: &str, metrics: &Metrics, publish: &Publish) {
     let mut seen = Seen::default();
     while state.changed().await.is_ok() {
-        let (found, quarantined, without_licence, lost_devices) = {
+        let (found, quarantined, without_licence, (lost_devices, recovered)) = {
             let state = state.borrow_and_update();
-            let lost_devices = seen.lost(&state);
-            (seen.faults(&state, Instant::now()), seen.quarantined(&state), seen.unlicensed(&state), lost_devices)
+            let gone = (seen.lost(&state), seen.recovered(&state));
+            (seen.faults(&state, Instant::now()), seen.quarantined(&state), seen.unlicensed(&state), gone)
         };
+        for (gpu, message) in recovered {
+            metrics.gpu_recovered();
+            publish(cleared(node, &gpu, &message)).await;
+        }
         for device in &lost_devices {
             metrics.lost_device();
             for notice in lost(node, device) {
@@ -72,6 +76,8 @@ struct Seen {
     published: BTreeMap<FaultKey, Instant>,
     quarantined: BTreeSet<DeviceId>,
     unlicensed: BTreeSet<u32>,
+    /// GPUs with a fault.
+    faulty: BTreeSet<String>,
     /// MIG devices of the scan before, by UUID, with the UUID of their GPU.
     instances: BTreeMap<String, String>,
 }
@@ -104,6 +110,20 @@ impl Seen {
             Some(LostDevice { id: id.clone(), gpu, owner: owner.clone() })
         });
         lost.collect()
+    }
+
+    /// GPUs that have lost their fault since the last call without a reset, with the reason. One that does not answer says nothing.
+    fn recovered(&mut self, state: &PartitionState) -> Vec<(String, String)> {
+        let mut recovered = Vec::new();
+        for gpu in state.inventory.iter().flat_map(|inventory| &inventory.gpus).filter(|gpu| gpu.failure.is_none()) {
+            if gpu.fault.is_some() {
+                self.faulty.insert(gpu.uuid.clone());
+            } else if self.faulty.remove(&gpu.uuid) {
+                // after a reset nothing of it is remembered
+                recovered.extend(gpu.recovery.as_ref().map(|recovery| (gpu.uuid.clone(), recovery.message.clone())));
+            }
+        }
+        recovered
     }
 
     /// Indices of vGPUs that have lost their licence since the last call. Without an inventory nothing is known, and nothing changes.

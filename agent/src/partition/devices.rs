@@ -3,7 +3,7 @@
 use std::borrow::Borrow;
 
 use gputenancy_crds::{
-    GpuSpec, Health, MemoryText, ResizePolicy, ShareGroup, Sharing, SharingMode,
+    GpuSpec, Health, MemoryText, RecoveryState, ResizePolicy, ShareGroup, Sharing, SharingMode,
     names::{WHOLE_GPU_RESOURCE, canary_resource},
     slice_of,
 };
@@ -18,6 +18,8 @@ use crate::{
 /// The devices of one GPU with this spec, cordoned ones included.
 pub fn devices(spec: &GpuSpec, gpu: &ObservedGpu) -> Vec<Device> {
     let listed = |list: &[i32], start: u32| list.iter().any(|listed| u32::try_from(*listed) == Ok(start));
+    // after a fault only a canary pod gets a device
+    let awaits_canary = gpu.recovery.as_ref().is_some_and(|recovery| recovery.state == RecoveryState::AwaitingCanary);
     let device = |uuid: &str, resource, start: u32, mig| {
         // a new device has the resource of its canary pod until it is verified
         let canary = listed(&spec.trial, start);
@@ -31,7 +33,7 @@ pub fn devices(spec: &GpuSpec, gpu: &ObservedGpu) -> Vec<Device> {
             numa: gpu.numa,
             cordoned: listed(&spec.hold, start) && !canary,
             // without an answer of NVML nothing is known of its processes, and each allocation would be refused
-            healthy: gpu.health == Health::Healthy && gpu.failure.is_none(),
+            healthy: (gpu.health == Health::Healthy || canary && awaits_canary) && gpu.failure.is_none(),
         }
     };
     if !spec.mig {

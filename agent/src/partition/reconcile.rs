@@ -138,8 +138,8 @@ impl Reconciler {
         let open_files = self.memory.removing
             || desired.is_some_and(DesiredLayout::has_withdrawn)
             || owners.as_ref().is_some_and(|owners| self.memory.withdrawal.needs_open_files(owners));
-        let recorded = desired.filter(|_| !self.memory.faults_restored).map(|desired| desired.faults.clone());
-        let inventory = match self.nvml.read(scan, open_files, recorded.unwrap_or_default()).await {
+        let known = desired.map(|desired| desired.known_faults(!self.memory.faults_restored)).unwrap_or_default();
+        let inventory = match self.nvml.read(scan, open_files, known).await {
             Ok(inventory) => inventory,
             Err(error) => return self.publish_error(error),
         };

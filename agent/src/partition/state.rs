@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::{AgentStep, GpuError, GpuNodeSpec, Layout};
+use gputenancy_crds::{AgentStep, GpuError, GpuNodeSpec, GpuSpec, Layout};
 
 use super::progress::GpuProgress;
 use crate::{
     device::{DeviceId, Owners},
-    gpu::{Inventory, NvmlError, faults::RecordedFault},
+    gpu::{
+        Inventory, NvmlError,
+        faults::{KnownFaults, RecordedFault},
+    },
 };
 
 /// The layout that the `GpuNode` asks for.
@@ -29,6 +32,13 @@ impl DesiredLayout {
     /// A device is withdrawn, so its instance may soon be removed.
     pub fn has_withdrawn(&self) -> bool {
         self.spec.gpus.iter().any(|gpu| !gpu.hold.is_empty())
+    }
+
+    /// What is known of faults; those of an earlier run only where they are to be restored.
+    pub fn known_faults(&self, restore: bool) -> KnownFaults {
+        let recorded = if restore { self.faults.clone() } else { Vec::new() };
+        let verdict = |gpu: &GpuSpec| Some((gpu.uuid.clone(), gpu.fault_verdict.clone()?));
+        KnownFaults { recorded, verdicts: Some(self.spec.gpus.iter().filter_map(verdict).collect()) }
     }
 }
 

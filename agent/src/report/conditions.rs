@@ -160,7 +160,9 @@ fn overall(input: &StatusInput<'_>, nvml: &ConditionUpdate, plugin: &ConditionUp
         state.inventory.iter().flat_map(|inventory| &inventory.gpus).filter(|gpu| gpu.health != Health::Healthy);
     let unhealthy = unhealthy.map(|gpu| {
         let fault = gpu.fault.as_ref().map(|fault| format!(" ({fault})")).unwrap_or_default();
-        format!("gpu {} is {}{fault}", gpu.index, format!("{:?}", gpu.health).to_lowercase())
+        let recovery = gpu.recovery.as_ref().filter(|_| gpu.fault.is_some());
+        let recovery = recovery.map(|recovery| format!(", {}", recovery.message)).unwrap_or_default();
+        format!("gpu {} is {}{fault}{recovery}", gpu.index, format!("{:?}", gpu.health).to_lowercase())
     });
     let unhealthy: Vec<String> = unhealthy.collect();
     if !unhealthy.is_empty() {

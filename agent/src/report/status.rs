@@ -174,6 +174,7 @@ fn gpu_state(input: &StatusInput<'_>, advertised: &BTreeMap<&str, &Device>, gpu:
         }),
         health: if input.state.nvml_error.is_some() { Health::Unhealthy } else { gpu.health },
         fault: gpu.fault.clone(),
+        recovery: gpu.recovery.clone(),
         step: progress.step,
         instances: gpu.instances.iter().map(instance_state).collect(),
         whole: (!gpu.mig_enabled())

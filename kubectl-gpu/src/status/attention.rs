@@ -42,7 +42,10 @@ pub(super) fn of_node(node: &str, pools: &[PoolName], liveness: Liveness, gpus: 
 fn of_gpu(spec: Option<&GpuSpec>, state: &GpuState) -> Vec<String> {
     let mut found = Vec::new();
     if state.health != Health::Healthy {
-        found.push(format!("{}: it gets no new pods until it is reset or its node restarts", health(state)));
+        let recovery = state.recovery.as_ref().map(|recovery| recovery.message.as_str());
+        let until = recovery.unwrap_or("until it is reset or its node restarts");
+        let joint = if recovery.is_some() { "; " } else { " " };
+        found.push(format!("{}: it gets no new pods{joint}{until}", health(state)));
     }
     if let Some(error) = &state.error {
         let (call, code, message) = (&error.call, error.code, &error.message);

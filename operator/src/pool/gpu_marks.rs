@@ -5,10 +5,10 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use gputenancy_crds::names::WITHDRAWN_GPUS;
+use gputenancy_crds::names::{CLEARED_FAULTS, WITHDRAWN_GPUS};
 use gputenancy_engine::{
     fleet::Fleet,
-    verdict::{Settled, settle, withdrawn_gpus},
+    verdict::{Settled, cleared_faults, settle, withdrawn_gpus},
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
@@ -37,7 +37,11 @@ impl GpuMarks {
         let elsewhere = absent(fleet, name, found.gpus.keys().copied());
         found.gpus.retain(|uuid, _| !elsewhere.contains(uuid));
         found.malformed.extend(elsewhere);
-        if found.gpus.is_empty() && found.malformed.is_empty() && self.gpus.is_empty() {
+        let mut cleared = fleet.nodes.get(name).map(|node| cleared_faults(node)).unwrap_or_default();
+        cleared.malformed.extend(absent(fleet, name, cleared.gpus.keys().copied()));
+        let problems = [problem(&WITHDRAWN, &found.malformed), problem(&CLEARED, &cleared.malformed)];
+        let problem = problems.into_iter().flatten().reduce(|first, second| format!("{first}; {second}"));
+        if found.gpus.is_empty() && problem.is_none() && self.gpus.is_empty() {
             return Self { ended: self.ended, ..Self::default() };
         }
         self.clear_after = fleet.clear_after(name);
@@ -56,7 +60,7 @@ impl GpuMarks {
         let lost = absent(fleet, name, self.ended.keys().map(String::as_str));
         let lost: BTreeSet<String> = lost.into_iter().map(str::to_owned).collect();
         self.ended.retain(|uuid, _| !lost.contains(uuid));
-        self.problem = problem(&found.malformed);
+        self.problem = problem;
         self
     }
 
@@ -121,15 +125,32 @@ fn absent<'u>(fleet: &Fleet, name: &str, uuids: impl Iterator<Item = &'u str>) -
     uuids.filter(|uuid| !known.contains(uuid)).collect()
 }
 
-fn problem(invalid: &[&str]) -> Option<String> {
+/// An annotation of a Node, what entries that are not understood do not do, and the remedy.
+struct Annotation {
+    name: &'static str,
+    fault: &'static str,
+    remedy: &'static str,
+}
+
+const WITHDRAWN: Annotation = Annotation {
+    name: WITHDRAWN_GPUS,
+    fault: "are no UUID of a GPU of this node and withdraw nothing",
+    remedy: "write UUIDs as status.gpus of its GpuNode has them, or remove the entries",
+};
+
+const CLEARED: Annotation = Annotation {
+    name: CLEARED_FAULTS,
+    fault: "are no GPU of this node with a time and clear nothing",
+    remedy: "write UUID=time, such as GPU-5f0c…=2026-11-29T10:00:00Z, with UUIDs as status.gpus of its GpuNode has them, or remove the entries",
+};
+
+/// What is wrong with an annotation.
+fn problem(annotation: &Annotation, invalid: &[&str]) -> Option<String> {
+    let Annotation { name, fault, remedy } = annotation;
     let short = |entry: &&str| entry.chars().take(LONGEST_ENTRY).collect::<String>();
     let named: Vec<String> = invalid.iter().take(MOST_NAMED).map(|entry| format!("`{}`", short(entry))).collect();
     let more = invalid.len().saturating_sub(MOST_NAMED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    (!invalid.is_empty()).then(|| {
-        format!(
-            "entries {}{more} of the annotation {WITHDRAWN_GPUS} are no UUID of a GPU of this node and withdraw nothing: write UUIDs as status.gpus of its GpuNode has them, or remove the entries",
-            named.join(", ")
-        )
-    })
+    let entries = named.join(", ");
+    (!invalid.is_empty()).then(|| format!("entries {entries}{more} of the annotation {name} {fault}: {remedy}"))
 }

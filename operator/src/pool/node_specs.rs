@@ -28,6 +28,7 @@ use gputenancy_engine::{
     partitioner::{self, RequestDecision},
     plugin::{self, PluginDecision, PluginObservation},
     projection::SlimNode,
+    verdict::cleared_faults,
 };
 
 /// What is done about the GPUs of one node.
@@ -76,12 +77,13 @@ pub fn work(
     for (name, node) in gpu_nodes.filter(readable) {
         let (here, request) = (by_node.remove(name.as_str()).unwrap_or_default(), requests.get(name.as_str()));
         let written = cached.gpu_nodes.get(name);
+        let kubernetes_node = fleet.nodes.get(name).map(AsRef::as_ref);
         let same = request.is_none()
             && written.is_some_and(|n| Arc::ptr_eq(n, node))
-            && keeps_marks(marks, (name, &node.spec))
+            && keeps_marks(marks, kubernetes_node, (name, node))
             && keeps_spec(ownership, (name, &node.spec), ownership.is_pooled(name), &here);
         let spec = (!same).then(|| spec(inventory, ownership, (name, node), &here, request));
-        let spec = spec.map(|spec| with_marks(marks, name, spec));
+        let spec = spec.map(|spec| with_marks(marks, kubernetes_node, (name, node), spec));
         let spec = spec.filter(|spec| written.map(|n| &n.spec) != Some(spec));
         let adopted = written.filter(|n| spec.is_some() && fleet.answers(name) && !Arc::ptr_eq(n, node));
         let adopted = adopted.map(|n| adoption::events(n).collect::<Vec<_>>()).unwrap_or_default();
@@ -93,7 +95,7 @@ pub fn work(
         let decisions: Vec<ChangeDecision> =
             here.into_iter().map(|(_, d)| d).filter(|d| has_work(d)).cloned().chain(others).collect();
         let pooled = ownership.is_pooled(name) || partitioner::awaits_answer(node);
-        let kubernetes_node = fleet.nodes.get(name).filter(|_| !ownership.is_conflicting(name));
+        let kubernetes_node = kubernetes_node.filter(|_| !ownership.is_conflicting(name));
         let plugin = kubernetes_node.map(|n| plugin::step(&observation(inventory.now, (n, node), pooled)));
         let plugin = plugin.unwrap_or_default();
         if spec.is_some() || !decisions.is_empty() || plugin.cordon.is_some() || plugin.restart.is_some() {
@@ -115,16 +117,27 @@ fn keeps_spec(
 }
 
 /// Whether the spec says of each GPU what others say.
-fn keeps_marks(marks: &Marks, (name, spec): (&str, &GpuNodeSpec)) -> bool {
-    let withdrawn = marks.withdrawn(name);
-    spec.gpus.iter().all(|gpu| gpu.withdrawn.as_deref() == withdrawn.get(gpu.uuid.as_str()).map(AsRef::as_ref))
+fn keeps_marks(marks: &Marks, node: Option<&SlimNode>, (name, gpu_node): (&str, &GpuNode)) -> bool {
+    let (withdrawn, cleared) = (marks.withdrawn(name), node.map(cleared_faults).unwrap_or_default());
+    gpu_node.spec.gpus.iter().all(|gpu| {
+        let state = states(gpu_node).find(|state| state.uuid == gpu.uuid);
+        gpu.withdrawn.as_deref() == withdrawn.get(gpu.uuid.as_str()).map(AsRef::as_ref)
+            && gpu.fault_verdict == cleared.verdict(gpu, state)
+    })
 }
 
 /// The spec with what others say of each GPU.
-fn with_marks(marks: &Marks, name: &str, mut spec: GpuNodeSpec) -> GpuNodeSpec {
-    let mut withdrawn = marks.withdrawn(name);
+fn with_marks(
+    marks: &Marks,
+    node: Option<&SlimNode>,
+    (name, gpu_node): (&str, &GpuNode),
+    mut spec: GpuNodeSpec,
+) -> GpuNodeSpec {
+    let (mut withdrawn, cleared) = (marks.withdrawn(name), node.map(cleared_faults).unwrap_or_default());
     for gpu in &mut spec.gpus {
+        let state = states(gpu_node).find(|state| state.uuid == gpu.uuid);
         gpu.withdrawn = withdrawn.remove(gpu.uuid.as_str()).map(Cow::into_owned);
+        gpu.fault_verdict = cleared.verdict(gpu, state);
     }
     spec
 }

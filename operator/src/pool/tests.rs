@@ -2,6 +2,7 @@
 
 mod bypass;
 mod enforcement;
+mod fault_recovery;
 mod flapping;
 mod incremental;
 mod large_fleet;

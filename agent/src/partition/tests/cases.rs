@@ -1,10 +1,11 @@
 //! Single situations.
 
+use gputenancy_crds::{FaultRecovery, Health, RecoveryState};
 use gputenancy_nvml::MigMode;
 
 use super::model::{board, client, decision, gpu, instance, layout, partition, spec};
 use crate::{
-    gpu::{ObservedBoard, Operation},
+    gpu::{ObservedBoard, ObservedGpu, Operation},
     partition::{PartitionDecision, WaitCause, devices::devices},
 };
 
@@ -40,6 +41,26 @@ fn device_in_canary_verification_has_only_the_canary_resource_even_if_withdrawn(
     assert_eq!(offered(&[0], &[4]), ["gputenancy.io/canary_3_4"]);
     assert_eq!(offered(&[0, 4], &[4]), ["gputenancy.io/canary_3_4"]);
     assert_eq!(offered(&[], &[]), ["nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"]);
+}
+
+#[test]
+fn after_a_fault_only_a_device_on_trial_is_healthy_and_only_once_a_canary_is_awaited() {
+    let mut gpu = gpu(true, true);
+    let wanted = spec(true, &[(0, "1g.10gb"), (4, "3g.40gb")]);
+    partition(&wanted, &mut gpu);
+    let trial = gputenancy_crds::GpuSpec { trial: vec![4], ..wanted.clone() };
+    let healthy = |spec: &gputenancy_crds::GpuSpec, gpu: &ObservedGpu| {
+        let all = devices(spec, gpu).into_iter().filter(|device| device.healthy);
+        all.map(|device| device.resource).collect::<Vec<_>>()
+    };
+    gpu.health = Health::Unhealthy;
+    for (state, offered) in
+        [(RecoveryState::Waiting, 0), (RecoveryState::StaysOut, 0), (RecoveryState::AwaitingCanary, 1)]
+    {
+        gpu.recovery = Some(FaultRecovery { state, ..FaultRecovery::default() });
+        assert_eq!((healthy(&wanted, &gpu).len(), healthy(&trial, &gpu).len()), (0, offered), "{state:?}");
+    }
+    assert_eq!(healthy(&trial, &gpu), ["gputenancy.io/canary_0_4"]);
 }
 
 #[test]

@@ -27,6 +27,7 @@ mod driver_limits;
 mod driver_upgrade;
 mod enforcement;
 mod env_from;
+mod fault_recovery;
 mod flapping;
 mod fraction_annotations;
 mod gpu_equivalents;

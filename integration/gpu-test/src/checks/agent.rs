@@ -8,6 +8,7 @@ use std::{
 use gputenancy_agent::gpu::{
     Calls, Deadlines, DriverRoot, Inventory, NodePaths, NvmlThread, ObservedBoard, ObservedGpu, Scan,
     fault_class::{FaultClass, text},
+    faults::KnownFaults,
 };
 use gputenancy_crds::Health;
 use gputenancy_nvml::InstanceProfile;
@@ -47,7 +48,7 @@ impl Agent {
     }
 
     fn read(&self, scan: Scan) -> Result<Inventory, Box<dyn Error>> {
-        Ok(self.runtime.block_on(self.nvml.read(scan, false, Vec::new()))?)
+        Ok(self.runtime.block_on(self.nvml.read(scan, false, KnownFaults::default()))?)
     }
 
     fn gpu(&self, scan: Scan) -> Result<ObservedGpu, Box<dyn Error>> {

@@ -19,14 +19,14 @@ use crate::{duration::or_seconds, fingerprint::fingerprint};
 /// An inconclusive canary pod is replaced after this time.
 const REPLACE_AFTER: SignedDuration = SignedDuration::from_secs(10);
 
-/// The device that is verified for all new ones of its profile.
-struct CanaryDevice<'a> {
-    place: Place<'a>,
+/// A device that is verified: for all new ones of its profile, or for its GPU after a fault.
+pub(super) struct CanaryDevice<'a> {
+    pub place: Place<'a>,
     /// NVIDIA's profile of the instance that it is, or a time-slice of.
-    profile: Option<&'a str>,
+    pub profile: Option<&'a str>,
     /// Name of the pod; a new one whenever the phase begins again, so that no old outcome counts.
-    pod: String,
-    resource: String,
+    pub pod: String,
+    pub resource: String,
 }
 
 /// NVML shows the new layout: verify it, or release it.
@@ -85,7 +85,12 @@ fn advertise(ctx: &ChangeContext<'_>, draft: &mut Draft<'_>, change: &Change, de
 }
 
 /// Does the next thing for one device and returns what it waits for.
-fn drive(ctx: &ChangeContext<'_>, draft: &mut Draft<'_>, rules: &Canary, device: &CanaryDevice<'_>) -> Option<String> {
+pub(super) fn drive(
+    ctx: &ChangeContext<'_>,
+    draft: &mut Draft<'_>,
+    rules: &Canary,
+    device: &CanaryDevice<'_>,
+) -> Option<String> {
     let (place, name) = (device.place(), &device.pod);
     match ctx.observation.canaries.get(name) {
         Some(CanaryPod { outcome: CanaryOutcome::Passed, .. }) => None,
@@ -219,7 +224,7 @@ impl CanaryDevice<'_> {
         self.place.to_string()
     }
 
-    fn outcome<'c>(&self, ctx: &ChangeContext<'c>) -> Option<&'c CanaryOutcome> {
+    pub fn outcome<'c>(&self, ctx: &ChangeContext<'c>) -> Option<&'c CanaryOutcome> {
         ctx.observation.canaries.get(&self.pod).map(|pod| &pod.outcome)
     }
 

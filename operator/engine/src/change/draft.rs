@@ -1,6 +1,6 @@
 //! A decision under construction: the GPU's next spec and what goes with it.
 
-use gputenancy_crds::{Change, ChangePhase, GpuSpec, Layout, reasons::Reason};
+use gputenancy_crds::{Change, ChangePhase, FaultVerdict, GpuSpec, Layout, reasons::Reason};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
@@ -69,6 +69,12 @@ impl<'a> Draft<'a> {
     pub fn trial(&mut self, starts: impl IntoIterator<Item = i32>) -> &mut Self {
         self.spec.trial = starts.into_iter().collect();
         self.spec.trial.sort_unstable();
+        self
+    }
+
+    /// Records what was found about a fault.
+    pub fn verdict(&mut self, verdict: FaultVerdict) -> &mut Self {
+        self.spec.fault_verdict = Some(verdict);
         self
     }
 

@@ -2,7 +2,7 @@
 //!
 //! It derives everything from `GpuNode.spec` (the journal), `GpuNode.status` and the pods. A change drains devices ([`drain`]), waits for
 //! the new layout ([`partition`]), verifies it with canary pods ([`canary`]) and ends, or returns to the old layout ([`rollback`]).
-//! GPUs without a change in progress, and failed changes, are handled in [`settled`].
+//! GPUs without a change in progress, and failed changes, are handled in [`settled`], and GPUs that return after a fault in [`recovery`].
 
 mod admission;
 mod canary;
@@ -12,12 +12,13 @@ mod drain;
 mod failure;
 mod partition;
 mod policy;
+mod recovery;
 mod rollback;
 mod settled;
 mod types;
 mod window;
 
-use gputenancy_crds::{AgentStep, ChangePhase, GpuNode, Layout};
+use gputenancy_crds::{AgentStep, ChangePhase, GpuNode, GpuState, Layout};
 use gputenancy_plan::has_layout;
 
 pub use admission::{ChangeCandidate, LIMIT_REACHED, admit, admit_node, limit};
@@ -37,13 +38,19 @@ pub fn is_at_rest(node: &GpuNode, uuid: &str, target: Option<&Layout>) -> bool {
     let Some(spec) = node.spec.gpus.iter().find(|g| g.uuid == uuid) else { return false };
     let state = node.status.iter().flat_map(|s| &s.gpus).find(|g| g.uuid == uuid);
     let idle = spec.change.is_none() && spec.hold.is_empty() && spec.trial.is_empty();
-    idle && state.is_none_or(|s| s.step != AgentStep::Failed) && target.is_none_or(|t| has_layout(spec, t))
+    let rests = |s: &GpuState| s.step != AgentStep::Failed && !recovery::is_awaited(s);
+    idle && state.is_none_or(rests) && target.is_none_or(|t| has_layout(spec, t))
 }
 
 /// Decides what to do now for one GPU.
 pub fn step(observation: &ChangeObservation<'_>) -> ChangeDecision {
     let Some(ctx) = ChangeContext::of(observation) else { return ChangeDecision::default() };
-    let Some(change) = ctx.change() else { return settled::steady(&ctx) };
+    let Some(change) = ctx.change() else { return recovery::step(&ctx).unwrap_or_else(|| settled::steady(&ctx)) };
+    // a failed change does not keep its GPU from returning
+    let failed = change.phase >= ChangePhase::RolledBack;
+    if let Some(decision) = failed.then(|| recovery::step(&ctx)).flatten() {
+        return decision;
+    }
     match change.phase {
         ChangePhase::Noticed | ChangePhase::Held | ChangePhase::Evicting | ChangePhase::Idle => {
             drain::step(&ctx, change)

@@ -72,7 +72,8 @@ pub(super) fn rolled_back(ctx: &ChangeContext<'_>, change: &Change) -> ChangeDec
     let retry = retry_at(change, ctx.observation.policy);
     let due = retry.is_none_or(|at| at <= ctx.observation.now);
     let mut draft = Draft::of(ctx);
-    draft.hold([]).requeue_at(retry);
+    // a canary pod after a fault may have been given up
+    draft.hold([]).trial([]).requeue_at(retry);
     match plain_target(ctx) {
         Some(target) if target == ctx.present() => {
             // after an edit the failed layout is of no interest any more

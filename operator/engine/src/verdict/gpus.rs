@@ -41,7 +41,7 @@ fn read(text: &str) -> WithdrawnGpus<'_> {
 }
 
 /// NVML's UUID of a physical GPU. MIG devices have no verdict of their own.
-fn is_uuid(text: &str) -> bool {
+pub(super) fn is_uuid(text: &str) -> bool {
     let digits = text.strip_prefix("GPU-").unwrap_or_default();
     let allowed = |c: char| c.is_ascii_alphanumeric() || c == '-';
     !digits.is_empty() && digits.len() <= LONGEST_UUID && digits.chars().all(allowed)

@@ -3,6 +3,7 @@
 //!
 //! `gpus` reads the verdicts on single GPUs. `presets` has the conditions of known products. [`settle`] keeps a verdict for a while after its last mark is gone.
 
+mod cleared;
 mod gpus;
 mod presets;
 mod settle;
@@ -16,6 +17,7 @@ use crate::{
     maintenance::Maintenance,
     projection::{SlimCondition, SlimNode},
 };
+pub use cleared::{ClearedFaults, cleared_faults};
 pub use gpus::{WithdrawnGpus, withdrawn_gpus};
 pub use settle::{Settled, settle};
 
@@ -31,6 +33,17 @@ const NOT_VERDICTS: [&str; 4] = [
     "node.kubernetes.io/memory-pressure",
 ];
 
+/// Taints of a node that is starting or joins again: such a node is no supply, and that is no fault. Of Kubernetes and its cloud controllers, of
+/// Cilium, Amazon's EBS driver and Karpenter; the last is the prefix of the node readiness controller.
+const START_UP: [&str; 5] = [
+    "node.cloudprovider.kubernetes.io/uninitialized",
+    "node.kubernetes.io/network-unavailable",
+    "node.cilium.io/agent-not-ready",
+    "ebs.csi.aws.com/agent-not-ready",
+    "karpenter.sh/unregistered",
+];
+const READINESS: &str = "readiness.k8s.io/";
+
 /// Most marks that a message names.
 const MOST_NAMED: usize = 4;
 
@@ -39,7 +52,7 @@ const MOST_NAMED: usize = 4;
 pub struct Verdict {
     /// All marks, as a clause such as `it is cordoned`.
     pub why: String,
-    /// One of them is more than maintenance that is planned for later: guarantees are restored at once.
+    /// One of them is more than a start of the node or maintenance that is planned for later: guarantees are restored at once.
     pub fault: bool,
 }
 
@@ -68,7 +81,7 @@ pub fn verdict(
         max_unavailable: _,
         faults_ignore_windows: _,
     } = health;
-    let mut marks = Vec::new();
+    let (mut marks, mut starts) = (Vec::new(), Vec::new());
     if *cordons == Mark::Count && is_cordoned(node) {
         marks.push("it is cordoned".to_owned());
     }
@@ -77,7 +90,9 @@ pub fn verdict(
             key == GPU_TAINT || tolerated.contains(key) || tolerated_taints.iter().any(|tolerated| tolerated == key)
         };
         let counts = |taint: &&Taint| forbids(taint) && !ours(&taint.key);
-        marks.extend(node.spec.taints.iter().filter(counts).map(taint_text));
+        let (starting, others): (Vec<_>, Vec<_>) = node.spec.taints.iter().filter(counts).partition(|t| is_start(t));
+        marks.extend(others.into_iter().map(taint_text));
+        starts.extend(starting.into_iter().map(taint_text));
     }
     let mut bad: BTreeSet<(&str, &str)> =
         conditions.iter().map(|bad| (bad.type_.as_str(), bad.status.as_str())).collect();
@@ -91,7 +106,8 @@ pub fn verdict(
     let (later, begun): (Vec<_>, Vec<_>) = requested.partition(|m| m.begins_after(now).is_some());
     marks.extend(begun.into_iter().map(request_text));
     let fault = !marks.is_empty();
-    marks.extend(planned.into_iter().map(condition_text).chain(later.into_iter().map(request_text)));
+    marks.extend(starts.into_iter().chain(planned.into_iter().map(condition_text)));
+    marks.extend(later.into_iter().map(request_text));
     let more = marks.len().saturating_sub(MOST_NAMED);
     marks.truncate(MOST_NAMED);
     if more > 0 {
@@ -109,6 +125,10 @@ fn is_cordoned(node: &SlimNode) -> bool {
 /// A taint that keeps pods away and is no sign of something else.
 fn forbids(taint: &Taint) -> bool {
     matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute") && !NOT_VERDICTS.contains(&taint.key.as_str())
+}
+
+fn is_start(taint: &Taint) -> bool {
+    START_UP.contains(&taint.key.as_str()) || taint.key.starts_with(READINESS)
 }
 
 fn taint_text(taint: &Taint) -> String {

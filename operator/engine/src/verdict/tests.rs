@@ -74,6 +74,19 @@ fn taint_counts_if_it_keeps_pods_of_tenants_away() {
 }
 
 #[test]
+fn taint_of_a_node_that_starts_is_no_fault() {
+    for key in START_UP.into_iter().chain(["readiness.k8s.io/network"]) {
+        let starting = judged(&json!({}), &tainted(key, "NoSchedule"), &[]).unwrap();
+        assert!(!starting.fault && starting.why.contains(key), "{starting:?}");
+        let mut cordoned = tainted(key, "NoSchedule");
+        cordoned["spec"]["unschedulable"] = json!(true);
+        let cordoned = judged(&json!({}), &cordoned, &[]).unwrap();
+        assert!(cordoned.fault && cordoned.why.starts_with("it is cordoned, it has the taint"), "{cordoned:?}");
+    }
+    assert!(judged(&json!({}), &tainted("readiness.example.com/x", "NoExecute"), &[]).unwrap().fault);
+}
+
+#[test]
 fn condition_counts_with_the_polarity_of_its_product() {
     for (preset, type_, bad, good) in [
         ("Kubernetes", "MaintenancePlanned", "True", "False"),

@@ -10,6 +10,7 @@ mod empty_answers;
 mod lost;
 mod notices;
 mod outcomes;
+mod recovery;
 mod scenario;
 mod seeds;
 mod shares;

@@ -1,0 +1,104 @@
+//! Faults of GPUs that a person has cleared: the annotation `gputenancy.io/cleared-faults` of a Node.
+
+use std::collections::BTreeMap;
+
+use gputenancy_crds::{FaultFinding, FaultVerdict, GpuSpec, GpuState, names::CLEARED_FAULTS};
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt as _;
+
+use super::gpus::is_uuid;
+use crate::projection::SlimNode;
+
+/// What the annotation of a Node says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClearedFaults<'a> {
+    /// By UUID the time until which faults count no more; the latest of several.
+    pub gpus: BTreeMap<&'a str, Timestamp>,
+    /// Entries that are not understood, as they are written. They clear nothing.
+    pub malformed: Vec<&'a str>,
+}
+
+/// The faults that a person has cleared on this node: entries `UUID=time`, comma separated.
+pub fn cleared_faults(node: &SlimNode) -> ClearedFaults<'_> {
+    node.annotations().get(CLEARED_FAULTS).map_or_else(ClearedFaults::default, |text| read(text))
+}
+
+fn read(text: &str) -> ClearedFaults<'_> {
+    let mut found = ClearedFaults::default();
+    for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
+        let parsed = entry.split_once('=').and_then(|(uuid, time)| {
+            let time = time.trim().parse::<Timestamp>().ok()?;
+            is_uuid(uuid.trim()).then_some((uuid.trim(), time))
+        });
+        match parsed {
+            Some((uuid, time)) => {
+                let latest = found.gpus.entry(uuid).or_insert(time);
+                *latest = time.max(*latest);
+            }
+            None => found.malformed.push(entry),
+        }
+    }
+    found
+}
+
+impl ClearedFaults<'_> {
+    /// The verdict on the faults of a GPU: this person's if it is about the latest one, else the present one for as long as the agent reports
+    /// faults.
+    pub fn verdict(&self, spec: &GpuSpec, state: Option<&GpuState>) -> Option<FaultVerdict> {
+        let present = spec.fault_verdict.clone();
+        let Some(state) = state else { return present };
+        let latest = state.recovery.as_ref()?.latest()?;
+        let cleared = present.as_ref().is_some_and(|verdict| verdict.is_cleared() && verdict.covers(latest));
+        let by_person = self.gpus.get(spec.uuid.as_str()).is_some_and(|until| *until >= latest.0);
+        if by_person && !cleared {
+            let reason = format!("the annotation {CLEARED_FAULTS} of the Node clears it");
+            return Some(FaultVerdict { until: latest.clone(), finding: FaultFinding::ClearedByPerson, reason });
+        }
+        present
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gputenancy_crds::FaultRecovery;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+    }
+
+    #[test]
+    fn entries_have_a_uuid_and_a_time_and_the_latest_counts() {
+        let found = read(
+            "GPU-a=2026-11-29T10:00:00Z, GPU-b = 2026-11-29T10:00:00+01:00,GPU-a=2026-11-28T10:00:00Z, GPU-c, GPU-d=now, MIG-e=2026-11-29T10:00:00Z, =2026-11-29T10:00:00Z",
+        );
+        let times: Vec<(&str, String)> = found.gpus.iter().map(|(uuid, at)| (*uuid, at.to_string())).collect();
+        let expected = [("GPU-a", "2026-11-29T10:00:00Z"), ("GPU-b", "2026-11-29T09:00:00Z")];
+        assert_eq!(times, expected.map(|(uuid, at)| (uuid, at.to_owned())));
+        assert_eq!(found.malformed, ["GPU-c", "GPU-d=now", "MIG-e=2026-11-29T10:00:00Z", "=2026-11-29T10:00:00Z"]);
+        assert_eq!(read(" , "), ClearedFaults::default());
+    }
+
+    #[test]
+    fn person_clears_the_faults_until_the_time_and_no_later_one() {
+        let cleared = |until: i64| ClearedFaults { gpus: BTreeMap::from([("GPU-a", at(until))]), malformed: vec![] };
+        let spec = GpuSpec { uuid: "GPU-a".into(), ..GpuSpec::default() };
+        let recovery = Some(FaultRecovery { faults: vec![Time(at(0)), Time(at(100))], ..FaultRecovery::default() });
+        let state = GpuState { uuid: "GPU-a".into(), recovery, ..GpuState::default() };
+        assert_eq!(cleared(99).verdict(&spec, Some(&state)), None);
+        let verdict = cleared(100).verdict(&spec, Some(&state)).unwrap();
+        assert_eq!((verdict.finding, &verdict.until), (FaultFinding::ClearedByPerson, &Time(at(100))));
+        let failed = FaultVerdict { finding: FaultFinding::CanaryFailed, reason: "canary".into(), ..verdict.clone() };
+        let spec = GpuSpec { fault_verdict: Some(failed.clone()), ..spec };
+        assert_eq!(cleared(99).verdict(&spec, Some(&state)), Some(failed.clone()), "the canary's word stays");
+        assert_eq!(cleared(200).verdict(&spec, Some(&state)), Some(verdict.clone()), "a person has the last word");
+        let passed = FaultVerdict { finding: FaultFinding::CanaryPassed, reason: "canary".into(), ..verdict };
+        let spec = GpuSpec { fault_verdict: Some(passed.clone()), ..spec };
+        assert_eq!(cleared(200).verdict(&spec, Some(&state)), Some(passed), "what is cleared is not written again");
+        let over = GpuState { uuid: "GPU-a".into(), ..GpuState::default() };
+        assert_eq!(cleared(200).verdict(&spec, Some(&over)), None, "the agent remembers no fault");
+        assert!(cleared(200).verdict(&spec, None).is_some(), "the agent has not reported");
+    }
+}
