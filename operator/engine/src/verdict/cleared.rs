@@ -48,9 +48,10 @@ impl ClearedFaults<'_> {
         let present = spec.fault_verdict.clone();
         let Some(state) = state else { return present };
         let latest = state.recovery.as_ref()?.latest()?;
-        let cleared = present.as_ref().is_some_and(|verdict| verdict.is_cleared() && verdict.covers(latest));
+        let said = |verdict: &FaultVerdict| verdict.finding == FaultFinding::ClearedByPerson && verdict.covers(latest);
         let by_person = self.gpus.get(spec.uuid.as_str()).is_some_and(|until| *until >= latest.0);
-        if by_person && !cleared {
+        // also after a canary pod has passed: what a person clears does not count among the faults of 24 hours
+        if by_person && !present.as_ref().is_some_and(said) {
             let reason = format!("the annotation {CLEARED_FAULTS} of the Node clears it");
             return Some(FaultVerdict { until: latest.clone(), finding: FaultFinding::ClearedByPerson, reason });
         }
@@ -95,8 +96,11 @@ mod tests {
         assert_eq!(cleared(99).verdict(&spec, Some(&state)), Some(failed.clone()), "the canary's word stays");
         assert_eq!(cleared(200).verdict(&spec, Some(&state)), Some(verdict.clone()), "a person has the last word");
         let passed = FaultVerdict { finding: FaultFinding::CanaryPassed, reason: "canary".into(), ..verdict };
-        let spec = GpuSpec { fault_verdict: Some(passed.clone()), ..spec };
-        assert_eq!(cleared(200).verdict(&spec, Some(&state)), Some(passed), "what is cleared is not written again");
+        let spec = GpuSpec { fault_verdict: Some(passed), ..spec };
+        let said = cleared(200).verdict(&spec, Some(&state));
+        assert_eq!(said.as_ref().map(|verdict| verdict.finding), Some(FaultFinding::ClearedByPerson));
+        let spec = GpuSpec { fault_verdict: said.clone(), ..spec };
+        assert_eq!(cleared(300).verdict(&spec, Some(&state)), said, "nothing is written again");
         let over = GpuState { uuid: "GPU-a".into(), ..GpuState::default() };
         assert_eq!(cleared(200).verdict(&spec, Some(&over)), None, "the agent remembers no fault");
         assert!(cleared(200).verdict(&spec, None).is_some(), "the agent has not reported");
