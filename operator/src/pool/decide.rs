@@ -183,7 +183,7 @@ pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecis
     let requests = &requests(inventory, ownership, plan);
     overruns.update(fleet, ownership, marks, inventory.now);
     let overruns = &*overruns;
-    let stages = rollout::stages(inventory, ownership, plan);
+    let stages = rollout::stages(inventory, ownership, plan, marks);
     let urgent = urgent::changes(&urgent::Faults { inventory, ownership, marks, windows: &windows }, plan.plan);
     let inputs = ChangeInputs {
         inventory,

@@ -23,6 +23,7 @@ use kube::ResourceExt as _;
 use super::{
     fleet_plan::FleetPlan,
     inventory::Inventory,
+    marks::Marks,
     ownership::Ownership,
     planned_gpus::{PlannedGpu, planned_gpus},
 };
@@ -57,7 +58,7 @@ pub enum Standing {
 }
 
 /// Decides the stage of every pool with rules for rollouts.
-pub fn stages(inventory: &Inventory<'_>, ownership: &Ownership, plan: &FleetPlan<'_>) -> Stages {
+pub fn stages(inventory: &Inventory<'_>, ownership: &Ownership, plan: &FleetPlan<'_>, marks: &Marks) -> Stages {
     let fleet = inventory.fleet;
     let mut pools = fleet.pools.iter().filter(|pool| pool.spec.rollout.is_some()).peekable();
     if pools.peek().is_none() {
@@ -72,13 +73,13 @@ pub fn stages(inventory: &Inventory<'_>, ownership: &Ownership, plan: &FleetPlan
         let (definitions, resources) = definitions(fleet, pool);
         let name = pool.name_any();
         let here = by_pool.get(name.as_str()).map(Vec::as_slice).unwrap_or_default();
-        let gpus: Vec<RolloutGpu<'_>> = here.iter().map(|planned| gpu(planned, &resources, mode)).collect();
+        let gpus: Vec<RolloutGpu<'_>> = here.iter().map(|planned| gpu(planned, marks, &resources, mode)).collect();
         let nodes: BTreeSet<&str> = gpus.iter().map(|gpu| gpu.node).collect();
         let input = RolloutInput {
             rules,
             generation: pool.metadata.generation.unwrap_or_default(),
             definitions,
-            nodes: nodes.into_iter().map(|name| (name, node(inventory, name))).collect(),
+            nodes: nodes.into_iter().map(|name| (name, node(inventory, marks, name))).collect(),
             gpus,
             now: inventory.now,
         };
@@ -108,7 +109,7 @@ fn definitions(fleet: &Fleet, pool: &GpuPool) -> (Vec<ProvenDefinition>, Resourc
     (definitions, resources)
 }
 
-fn gpu<'a>(planned: &PlannedGpu<'a>, resources: &'a Resources, mode: LayoutMode) -> RolloutGpu<'a> {
+fn gpu<'a>(planned: &PlannedGpu<'a>, marks: &'a Marks, resources: &'a Resources, mode: LayoutMode) -> RolloutGpu<'a> {
     let PlannedGpu { key, spec, target, wanted, blocked, rank, .. } = *planned;
     let change = spec.and_then(|s| s.change.as_ref());
     let failed = change.filter(|c| c.phase >= ChangePhase::RollingBack);
@@ -118,6 +119,7 @@ fn gpu<'a>(planned: &PlannedGpu<'a>, resources: &'a Resources, mode: LayoutMode)
         wanted,
         begun: change.is_some_and(|c| c.phase < ChangePhase::RollingBack && target.is_some_and(|t| is_same(t, &c.to))),
         blocked,
+        marked: marks.of_gpu(key.node.as_str(), key.uuid.as_str()),
         rank,
         failed: failed.map(|c| FailedChange {
             uses: uses(&c.to, resources, mode),
@@ -145,17 +147,21 @@ fn uses<'a>(layout: &Layout, resources: &'a Resources, mode: LayoutMode) -> Name
     profiles.chain((mode == LayoutMode::Fixed).then_some(FIXED)).collect()
 }
 
-/// How a node fares.
-fn node(inventory: &Inventory<'_>, name: &str) -> RolloutNode {
-    let liveness = inventory.fleet.liveness(name);
-    if liveness.is_silent_for(SLOT_TIMEOUT, inventory.now) {
-        let cause = liveness.cause().unwrap_or("its agent does not report");
-        return RolloutNode::Fails(format!("{cause} for more than {} minutes", SLOT_TIMEOUT.as_mins()));
+/// How a node fares. A mark explains that its agent is silent, as during a reboot, and no fault that the agent reports.
+fn node(inventory: &Inventory<'_>, marks: &Marks, name: &str) -> RolloutNode {
+    let (liveness, marked) = (inventory.fleet.liveness(name), marks.of(name));
+    let silent = liveness.is_silent_for(GRACE_PERIOD, inventory.now);
+    let failed = || inventory.fleet.gpu_nodes.get(name).and_then(|node| stalled(node));
+    match marked {
+        Some(why) if silent => RolloutNode::Marked(why.to_owned()),
+        Some(why) => failed().map_or_else(|| RolloutNode::Marked(why.to_owned()), RolloutNode::Fails),
+        None if liveness.is_silent_for(SLOT_TIMEOUT, inventory.now) => {
+            let cause = liveness.cause().unwrap_or("its agent does not report");
+            RolloutNode::Fails(format!("{cause} for more than {} minutes", SLOT_TIMEOUT.as_mins()))
+        }
+        None if silent => RolloutNode::Silent,
+        None => failed().map_or(RolloutNode::Works, RolloutNode::Fails),
     }
-    if liveness.is_silent_for(GRACE_PERIOD, inventory.now) {
-        return RolloutNode::Silent;
-    }
-    inventory.fleet.gpu_nodes.get(name).and_then(|node| stalled(node)).map_or(RolloutNode::Works, RolloutNode::Fails)
 }
 
 /// Why the agent of a node makes no progress.
@@ -194,7 +200,7 @@ impl Stages {
 
 fn update(stage: &Stage) -> ConditionUpdate {
     let status = &stage.status;
-    let (trying, nodes) = (status.trying.join(", "), stage.first_nodes());
+    let (trying, nodes, marked) = (status.trying.join(", "), stage.first_nodes(), stage.marked_nodes());
     if let Some(stopped) = &status.stopped {
         let message = format!(
             "{trying}: {}; no other node begins: set the profile or layout back, or correct it; after a repair of the node any edit of the GpuPool's spec tries again{}",
@@ -208,15 +214,15 @@ fn update(stage: &Stage) -> ConditionUpdate {
             ConditionUpdate::yes(ROLLED_OUT, reasons::ROLLED_OUT, "no node has, or waits for, anything new")
         }
         Some(at) => {
-            let message = format!("{nodes} serves {trying}; other nodes follow at {at} if nothing fails");
+            let message = format!("{nodes} serves {trying}; other nodes follow at {at} if nothing fails{marked}");
             ConditionUpdate::no(ROLLED_OUT, reasons::ROLLOUT_SOAKING, message)
         }
         None if nodes.is_empty() => {
-            let message = format!("{trying}: no node can begin now; see status.pending");
+            let message = format!("{trying}: no node can begin now; see status.pending{marked}");
             ConditionUpdate::no(ROLLED_OUT, reasons::ROLLOUT_STAGED, message)
         }
         None => {
-            let message = format!("{nodes} changes to {trying} first; other nodes wait");
+            let message = format!("{nodes} changes to {trying} first; other nodes wait{marked}");
             ConditionUpdate::no(ROLLED_OUT, reasons::ROLLOUT_STAGED, message)
         }
     }

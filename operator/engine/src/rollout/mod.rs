@@ -35,6 +35,8 @@ pub struct RolloutGpu<'a> {
     pub begun: bool,
     /// It cannot begin for another reason.
     pub blocked: bool,
+    /// Others have marked it or its node, as a clause: it keeps its layout, whatever that is made from.
+    pub marked: Option<&'a str>,
     /// Order of the plan.
     pub rank: u8,
     /// A change that has failed, also if the plan wants something else now.
@@ -59,6 +61,8 @@ pub enum RolloutNode {
     Works,
     /// Its agent has not reported for a while: what happens there is not known.
     Silent,
+    /// Others have marked it, as a clause: no change begins or proceeds there, and other nodes do not wait for it.
+    Marked(String),
     /// It has failed: its agent is stalled, or has been silent for long.
     Fails(String),
 }
@@ -91,6 +95,10 @@ pub struct Stage {
     new: BTreeSet<String>,
     /// Nodes that may begin.
     admitted: BTreeSet<String>,
+    /// The first nodes, for messages: those that are not marked.
+    first: String,
+    /// The first nodes that are marked, as a clause; empty: there are none.
+    marked: String,
     /// What GPUs of other nodes wait for.
     waiting: Arc<str>,
 }
@@ -106,7 +114,9 @@ pub fn stage(old: Option<&RolloutStatus>, input: &RolloutInput<'_>) -> Stage {
 
     let key = fingerprint(&(hashes(&input.definitions, &new), input.generation));
     let known = before.stopped.clone().filter(|stopped| stopped.definitions == key);
+    let marked = marked_nodes(&staged, input);
     let mut nodes = first_nodes(&before.nodes, &staged, input);
+    drop_surplus(&mut nodes, (&staged, &marked), input);
     let admitted = nodes.clone();
     let resumed = before.stopped.is_some() && known.is_none();
     let since = if resumed { None } else { before.since }.unwrap_or(Time(input.now));
@@ -117,15 +127,16 @@ pub fn stage(old: Option<&RolloutStatus>, input: &RolloutInput<'_>) -> Stage {
     // without a node that wants it there is nothing to stop
     let stopped = failed.filter(|_| !trying.is_empty());
     if stopped.is_none() {
-        choose(&mut nodes, &staged, input);
+        choose(&mut nodes, (&staged, &marked), input);
     }
 
-    // what these nodes serve, at rest
-    let here: Vec<&RolloutGpu<'_>> = staged.iter().copied().filter(|gpu| nodes.contains(gpu.node)).collect();
+    // what these nodes serve, at rest; a marked GPU keeps its layout, and proves nothing
+    let is_here = |gpu: &&RolloutGpu<'_>| gpu.marked.is_none() && nodes.contains(gpu.node);
+    let here: Vec<&RolloutGpu<'_>> = staged.iter().copied().filter(is_here).collect();
     let served = names(here.iter().copied(), &new);
     let served = hashes(&input.definitions, &served);
     let definitions = if served.is_empty() { String::new() } else { fingerprint(&served) };
-    let works = |node: &String| input.nodes.get(node.as_str()) == Some(&RolloutNode::Works);
+    let works = |node: &String| marked.contains_key(node.as_str()) || works(input, node);
     let settled = !served.is_empty() && here.iter().all(|gpu| !gpu.wanted && !gpu.begun) && nodes.iter().all(works);
     let settled_before = before.settled_at.filter(|_| before.definitions == definitions);
     let settled_at = settled.then(|| settled_before.unwrap_or(Time(input.now)));
@@ -142,8 +153,10 @@ pub fn stage(old: Option<&RolloutStatus>, input: &RolloutInput<'_>) -> Stage {
         RolloutStatus { proven, trying, ..RolloutStatus::default() }
     };
     let ends = ends.filter(|ends| *ends > input.now);
-    let waiting = waiting(&status, ends, &input.rules.soak.to_string());
-    Stage { status, ends, new, admitted, waiting }
+    let first = first(&status, &marked);
+    let marked = set_aside(&status, &marked, limit(input));
+    let waiting = waiting((&status, &first, &marked), ends, &input.rules.soak.to_string());
+    Stage { status, ends, new, admitted, first, marked, waiting }
 }
 
 /// Definitions that GPUs serve already when the rules are new, and none waits for.
@@ -170,12 +183,35 @@ fn hashes<'a>(definitions: &'a [ProvenDefinition], of: &BTreeSet<String>) -> BTr
     definitions.iter().filter(|d| of.contains(&d.name)).map(|d| (d.name.as_str(), d.hash.as_str())).collect()
 }
 
+/// Nodes that others have marked, or all of whose GPUs with something new, with what they say.
+fn marked_nodes<'a>(staged: &[&'a RolloutGpu<'_>], input: &'a RolloutInput<'_>) -> BTreeMap<&'a str, &'a str> {
+    let mut by_gpu: BTreeMap<&str, Option<&str>> = BTreeMap::new();
+    for gpu in staged {
+        let known = by_gpu.entry(gpu.node).or_insert(gpu.marked);
+        *known = known.and(gpu.marked);
+    }
+    let by_gpu = by_gpu.into_iter().filter(|(node, _)| works(input, node));
+    let of_node = input.nodes.iter().filter_map(|(name, node)| match node {
+        RolloutNode::Marked(why) => Some((*name, why.as_str())),
+        _ => None,
+    });
+    by_gpu.filter_map(|(node, why)| Some((node, why?))).chain(of_node).collect()
+}
+
+fn works(input: &RolloutInput<'_>, node: &str) -> bool {
+    input.nodes.get(node) == Some(&RolloutNode::Works)
+}
+
+fn limit(input: &RolloutInput<'_>) -> usize {
+    usize::try_from(input.rules.canary_nodes).unwrap_or(1).max(1)
+}
+
 /// Nodes that have begun, and those chosen before as long as they use something new, or are not seen to work.
 fn first_nodes(before: &[String], staged: &[&RolloutGpu<'_>], input: &RolloutInput<'_>) -> BTreeSet<String> {
     let begun = staged.iter().filter(|gpu| gpu.begun).map(|gpu| gpu.node.to_owned());
     let stays = |node: &&String| match input.nodes.get(node.as_str()) {
         None => false,
-        Some(RolloutNode::Works) => staged.iter().any(|gpu| gpu.node == node.as_str()),
+        Some(RolloutNode::Works | RolloutNode::Marked(_)) => staged.iter().any(|gpu| gpu.node == node.as_str()),
         Some(RolloutNode::Silent | RolloutNode::Fails(_)) => true,
     };
     // one whose change failed is needed until the failure is seen, although the plan may want something else there
@@ -183,11 +219,26 @@ fn first_nodes(before: &[String], staged: &[&RolloutGpu<'_>], input: &RolloutInp
     before.iter().filter(|node| stays(node) || failed(node)).cloned().chain(begun).collect()
 }
 
-/// Adds nodes up to the limit: the first of the plan's order that can begin.
-fn choose(nodes: &mut BTreeSet<String>, staged: &[&RolloutGpu<'_>], input: &RolloutInput<'_>) {
-    let limit = usize::try_from(input.rules.canary_nodes).unwrap_or(1).max(1);
-    let works = |node: &str| input.nodes.get(node) == Some(&RolloutNode::Works);
-    let can = |gpu: &&&RolloutGpu<'_>| gpu.wanted && !gpu.blocked && works(gpu.node) && !nodes.contains(gpu.node);
+type StagedGpus<'s, 'a> = (&'s [&'s RolloutGpu<'a>], &'s BTreeMap<&'s str, &'s str>);
+
+/// Drops nodes beyond the limit that have nothing new yet: others were chosen in place of those that were marked.
+fn drop_surplus(nodes: &mut BTreeSet<String>, (staged, marked): StagedGpus<'_, '_>, input: &RolloutInput<'_>) {
+    let here = |node: &String| !marked.contains_key(node.as_str());
+    let surplus = nodes.iter().filter(|node| here(node)).count().saturating_sub(limit(input));
+    let has_none = |node: &&String| {
+        let idle = |gpu: &RolloutGpu<'_>| gpu.wanted && !gpu.begun && gpu.failed.is_none();
+        here(node) && works(input, node) && staged.iter().filter(|gpu| gpu.node == node.as_str()).all(|gpu| idle(gpu))
+    };
+    let dropped: Vec<String> = nodes.iter().rev().filter(has_none).take(surplus).cloned().collect();
+    nodes.retain(|node| !dropped.contains(node));
+}
+
+/// Adds nodes up to the limit: the first of the plan's order that can begin. Marked ones do not count; but as what is new may be the cause of
+/// the marks, only as many nodes again are tried for them.
+fn choose(nodes: &mut BTreeSet<String>, (staged, marked): StagedGpus<'_, '_>, input: &RolloutInput<'_>) {
+    let limit = limit(input);
+    let begins = |gpu: &RolloutGpu<'_>| gpu.wanted && !gpu.blocked && gpu.marked.is_none();
+    let can = |gpu: &&&RolloutGpu<'_>| begins(gpu) && works(input, gpu.node) && !nodes.contains(gpu.node);
     let mut ranks: BTreeMap<&str, u8> = BTreeMap::new();
     for gpu in staged.iter().filter(can) {
         let rank = ranks.entry(gpu.node).or_insert(gpu.rank);
@@ -195,7 +246,8 @@ fn choose(nodes: &mut BTreeSet<String>, staged: &[&RolloutGpu<'_>], input: &Roll
     }
     let mut order: Vec<(u8, &str)> = ranks.into_iter().map(|(node, rank)| (rank, node)).collect();
     order.sort_unstable();
-    let free = limit.saturating_sub(nodes.len());
+    let aside = nodes.iter().filter(|node| marked.contains_key(node.as_str())).count();
+    let free = limit.saturating_sub(nodes.len() - aside).min((2 * limit).saturating_sub(nodes.len()));
     nodes.extend(order.into_iter().take(free).map(|(_, node)| node.to_owned()));
 }
 
@@ -234,23 +286,45 @@ fn remember(
     proven
 }
 
-fn waiting(status: &RolloutStatus, ends: Option<Timestamp>, soak: &str) -> Arc<str> {
-    let (trying, first) = (status.trying.join(", "), first(status));
+fn waiting((status, first, marked): (&RolloutStatus, &str, &str), ends: Option<Timestamp>, soak: &str) -> Arc<str> {
+    let trying = status.trying.join(", ");
     let text = match (&status.stopped, ends) {
         (Some(stopped), _) => format!("Pending: the rollout of {trying} has stopped: {}", stopped.cause),
-        (None, Some(at)) => format!("Pending: {first} serves {trying} first; other nodes follow at {at}"),
-        (None, None) if status.nodes.is_empty() => format!("Pending: no node can serve {trying} first now"),
+        (None, Some(at)) => format!("Pending: {first} serves {trying} first; other nodes follow at {at}{marked}"),
+        (None, None) if first.is_empty() => format!("Pending: no node can serve {trying} first now{marked}"),
         (None, None) => {
-            format!("Pending: {first} serves {trying} first; other nodes follow {soak} after it is complete")
+            format!("Pending: {first} serves {trying} first; other nodes follow {soak} after it is complete{marked}")
         }
     };
     text.into()
 }
 
-/// The first nodes, for messages.
-fn first(status: &RolloutStatus) -> String {
-    let named = status.nodes.iter().take(MOST_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
-    match status.nodes.len().saturating_sub(MOST_NAMED) {
+/// The first nodes that are not marked, for messages.
+fn first(status: &RolloutStatus, marked: &BTreeMap<&str, &str>) -> String {
+    let nodes: Vec<&str> = status.nodes.iter().map(String::as_str).filter(|node| !marked.contains_key(node)).collect();
+    named(&nodes, ", ")
+}
+
+/// The first nodes that are marked, as a clause.
+fn set_aside(status: &RolloutStatus, marked: &BTreeMap<&str, &str>, limit: usize) -> String {
+    let of = |node: &String| Some(format!("node {node}: {}", marked.get(node.as_str())?));
+    let nodes: Vec<String> = status.nodes.iter().filter_map(of).collect();
+    if nodes.is_empty() {
+        return String::new();
+    }
+    let named = named(&nodes.iter().map(String::as_str).collect::<Vec<_>>(), "; ");
+    let more = if nodes.len() > limit {
+        ", and no further node is tried meanwhile, as what is new may be the cause"
+    } else {
+        ""
+    };
+    format!("; a marked node is not waited for{more} ({named})")
+}
+
+/// At most five of these, and how many more.
+fn named(all: &[&str], separator: &str) -> String {
+    let named = all.iter().take(MOST_NAMED).copied().collect::<Vec<_>>().join(separator);
+    match all.len().saturating_sub(MOST_NAMED) {
         0 => named,
         more => format!("{named} and {more} more"),
     }
@@ -267,9 +341,14 @@ impl Stage {
         (self.status.stopped.is_some() || !self.admitted.contains(node)).then(|| self.waiting.clone())
     }
 
-    /// The first nodes, at most five of them by name.
-    pub fn first_nodes(&self) -> String {
-        first(&self.status)
+    /// The first nodes that are not marked, at most five of them by name.
+    pub fn first_nodes(&self) -> &str {
+        &self.first
+    }
+
+    /// The first nodes that are marked, as a clause for the end of a message; empty: there are none.
+    pub fn marked_nodes(&self) -> &str {
+        &self.marked
     }
 
     /// How to go back to what was proven, for a message.

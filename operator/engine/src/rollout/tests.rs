@@ -60,14 +60,16 @@ impl World {
     fn step(&mut self) -> Stage {
         let names: Vec<String> = (0..self.nodes.len()).map(|n| format!("node-{n}")).collect();
         let gpus = self.nodes.iter().zip(&names).map(|(node, name)| {
-            // the plan does not count on a node that does not report
-            let silent = node.state == RolloutNode::Silent;
+            // the plan does not count on a node that does not report, or that others have marked
+            let marked = if let RolloutNode::Marked(why) = &node.state { Some(why.as_str()) } else { None };
+            let silent = node.state == RolloutNode::Silent || marked.is_some();
             let target = self.target(node);
             RolloutGpu {
                 node: name,
                 uses: [PROFILES[if silent { node.serves.0 } else { target.0 }]].into(),
                 wanted: !silent && node.serves != target,
                 begun: !silent && node.to == Some(target),
+                marked,
                 failed: node.failed.map(|((profile, _), at)| FailedChange {
                     uses: [PROFILES[profile]].into(),
                     at: time(at),
@@ -296,6 +298,99 @@ fn profile_that_was_away_is_still_proven_and_one_that_was_never_served_is_staged
     assert_eq!((world.begun(0), world.is_proven(0)), (1, false));
 }
 
+fn marked() -> RolloutNode {
+    RolloutNode::Marked("it is cordoned".into())
+}
+
+#[test]
+fn marked_node_is_no_first_node_and_the_others_do_not_wait_for_it() {
+    let mut world = World::of_one_profile(4, 1);
+    world.nodes[0].state = marked();
+    world.versions[0] = 2;
+    world.step();
+    assert_eq!(world.status().nodes, ["node-1"]);
+    // it is marked before it begins
+    world.nodes[1].state = marked();
+    world.step();
+    let stage = world.step();
+    assert_eq!((world.status().nodes.as_slice(), world.begun(0)), (&["node-1".to_owned(), "node-2".to_owned()][..], 1));
+    let waits = stage.waits("node-3").unwrap();
+    assert!(waits.starts_with("Pending: node-2 serves turns first; other nodes follow"), "{waits}");
+    assert!(waits.ends_with("; a marked node is not waited for (node node-1: it is cordoned)"), "{waits}");
+    // without its mark it waits again, as no more nodes serve it first than permitted
+    world.nodes[1].state = RolloutNode::Works;
+    world.step();
+    assert_eq!((world.status().nodes.as_slice(), world.begun(0)), (&["node-2".to_owned()][..], 1));
+    world.finish(2);
+    world.now = 10;
+    world.step();
+    world.now = 10 + SOAK;
+    world.step();
+    assert!(world.is_proven(0));
+}
+
+#[test]
+fn node_that_is_marked_during_the_soak_time_proves_nothing_and_is_replaced_once() {
+    let mut world = World::of_one_profile(4, 1);
+    world.versions[0] = 2;
+    world.step();
+    world.step();
+    world.finish(0);
+    world.step();
+    assert_eq!(world.status().settled_at, Some(Time(time(0))));
+    world.nodes[0].state = marked();
+    world.now = 2 * SOAK;
+    world.step();
+    world.step();
+    assert_eq!((world.is_proven(0), &world.status().settled_at, world.begun(0)), (false, &None, 2));
+    // what is new may be the cause of both marks
+    world.finish(1);
+    world.nodes[1].state = marked();
+    world.now = 4 * SOAK;
+    world.step();
+    let stage = world.step();
+    assert_eq!((world.is_proven(0), world.status().nodes.len(), world.begun(0)), (false, 2, 2));
+    let waits = stage.waits("node-2").unwrap();
+    assert!(waits.starts_with("Pending: no node can serve turns first now; "), "{waits}");
+    assert!(
+        waits.contains("no further node is tried meanwhile, as what is new may be the cause (node node-0: "),
+        "{waits}"
+    );
+    world.nodes[1].state = RolloutNode::Works;
+    world.step();
+    world.now = 5 * SOAK;
+    world.step();
+    assert!(world.is_proven(0));
+}
+
+#[test]
+fn withdrawn_gpu_is_not_waited_for_and_no_reason_to_choose_its_node() {
+    let rules = Rollout { canary_nodes: 1, soak: DurationText::parse("10m").unwrap() };
+    let of =
+        |node, wanted, marked| RolloutGpu { node, uses: ["turns"].into(), wanted, marked, ..RolloutGpu::default() };
+    let why = Some("GPU-0 is withdrawn");
+    let stage_of = |before: &RolloutStatus, gpus| {
+        let input = RolloutInput {
+            rules: &rules,
+            generation: 1,
+            definitions: vec![definition(0, 2)],
+            gpus,
+            nodes: [("a", RolloutNode::Works), ("b", RolloutNode::Works)].into(),
+            now: time(0),
+        };
+        stage(Some(before), &input)
+    };
+    let new = RolloutStatus::default();
+    let only = stage_of(&new, vec![of("a", true, why), of("b", true, None)]);
+    assert_eq!(only.status.nodes, ["b"]);
+    let beside = stage_of(&new, vec![of("a", true, why), of("a", true, None), of("b", true, None)]);
+    assert_eq!(beside.status.nodes, ["a"]);
+    let served = stage_of(&beside.status, vec![of("a", true, why), of("a", false, None), of("b", true, None)]);
+    assert_eq!(served.ends, Some(time(SOAK)));
+    let all = stage_of(&served.status, vec![of("a", false, why), of("a", false, why), of("b", true, None)]);
+    assert_eq!((all.status.nodes.as_slice(), all.ends), (&["a".to_owned(), "b".to_owned()][..], None));
+}
+
 #[derive(Clone, Debug)]
 enum Event {
     Pass(i64),
@@ -313,6 +408,7 @@ fn event() -> impl Strategy<Value = Event> {
         3 => Just(RolloutNode::Works),
         1 => Just(RolloutNode::Silent),
         1 => Just(RolloutNode::Fails("stalled".into())),
+        1 => Just(marked()),
     ];
     prop_oneof![
         3 => (1..2 * SOAK).prop_map(Event::Pass),
@@ -329,10 +425,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
     /// After any sequence of events: while a version is not proven, no node begins it unless the status that was written before
-    /// names the node; never more nodes than permitted are named; and none begins after a failure until an edit.
+    /// names the node; never more nodes than permitted are named, and as many again for those that are marked; and none begins after a
+    /// failure until an edit.
     #[test]
     fn new_versions_stay_on_the_first_nodes(limit in 1..3_i32, events in prop::collection::vec(event(), 0..80)) {
         let mut world = World::new(5, limit);
+        let mut most = usize::try_from(limit).unwrap();
         for event in events {
             let written = world.status().clone();
             let before: Vec<_> = world.nodes.iter().map(|node| (node.serves, node.to)).collect();
@@ -341,14 +439,19 @@ proptest! {
                 Event::Pass(seconds) => world.now += seconds,
                 Event::Finish(n) => world.finish(n),
                 Event::Fail(n) => world.fail(n),
-                Event::Become(n, state) => world.nodes[n].state = state,
+                Event::Become(n, state) => {
+                    if state == marked() {
+                        most = 2 * usize::try_from(limit).unwrap();
+                    }
+                    world.nodes[n].state = state;
+                }
                 Event::Plan(n, profile) => world.nodes[n].profile = profile,
                 Event::Edit(profile) => { world.versions[profile] += 1; edited = true; }
                 Event::Resume => { world.generation += 1; edited = true; }
             }
             let proven = [world.is_proven(0), world.is_proven(1)];
             world.step();
-            prop_assert!(world.status().nodes.len() <= usize::try_from(limit).unwrap(), "{world:?}");
+            prop_assert!(world.status().nodes.len() <= most, "{world:?}");
             for (n, node) in world.nodes.iter().enumerate() {
                 let Some(to) = node.to.filter(|to| before[n] != (node.serves, Some(*to))) else { continue };
                 let new = !proven[to.0] && to.1 == world.versions[to.0];

@@ -2,7 +2,10 @@
 
 use gputenancy_crds::{NodeHealth, reasons};
 
-use super::*;
+use super::{
+    silent_agents::{changing as begins, two_nodes},
+    *,
+};
 use crate::{plan::NodeName, pool::status};
 
 /// Marks as their authors write them, and what they make of a change in each phase.
@@ -324,4 +327,56 @@ fn invalid_annotation_withdraws_nothing_and_is_named_with_its_remedy() {
             assert!(message.contains(part), "{message}");
         }
     }
+}
+
+#[test]
+fn marked_node_is_no_first_node_of_a_rollout_and_the_rollout_does_not_wait_for_it() {
+    let mut fleet = two_nodes();
+    fleet.pools[0].spec.rollout = read(json!({"canaryNodes": 1, "soak": "10m"}));
+    let pass = at(&fleet, 100, &[]);
+    carry_out(&mut fleet, &pass);
+    fleet.profiles[0].spec.resource_name = Some("gputenancy.io/gpu".into());
+    let first = |pass: &FleetDecision| pass.pools["p"].rollout.clone().unwrap().nodes;
+    let chosen = at(&fleet, 1000, &[]);
+    assert_eq!(first(&chosen), ["n"]);
+    let mut marked = fleet.clone();
+    cordon(&mut marked, true);
+    assert_eq!(first(&at(&marked, 1000, &[])), ["o"]);
+
+    // it is marked after it was chosen
+    marked.pools[0].status = chosen.pools.get("p").cloned();
+    let replaced = at(&marked, 1001, &[]);
+    assert_eq!((first(&replaced), begins(&replaced)), (vec!["o".to_owned()], vec![]));
+    marked.pools[0].status = replaced.pools.get("p").cloned();
+    assert_eq!(begins(&at(&marked, 1002, &[])), ["o"]);
+
+    // a withdrawn GPU leaves the others of its node
+    let gpus = uuids(&fleet);
+    withdraw(&mut fleet, &gpus[0]);
+    assert_eq!(first(&at(&fleet, 1000, &[])), ["n"]);
+    withdraw(&mut fleet, &gpus.join(","));
+    assert_eq!(first(&at(&fleet, 1000, &[])), ["o"]);
+}
+
+#[test]
+fn silent_agent_of_a_marked_first_node_does_not_stop_the_rollout() {
+    let mut fleet = two_nodes();
+    // the fixed layout of the marked node stays, whatever is new in it
+    fleet.pools[0].spec.layout =
+        read(json!({"mode": "Fixed", "fixed": [{"gpus": "*", "profiles": [{"name": "gpu", "count": 1}]}]}));
+    fleet.pools[0].spec.rollout = read(json!({"canaryNodes": 1, "soak": "10m"}));
+    let pass = at(&fleet, 100, &[]);
+    carry_out(&mut fleet, &pass);
+    let rollout = fleet.pools[0].status.as_mut().unwrap().rollout.as_mut().unwrap();
+    rollout.proven.clear();
+    rollout.nodes = vec!["n".into()];
+    let silent =
+        json!({"type": "Ready", "status": "Unknown", "lastTransitionTime": Timestamp::from_second(1000).unwrap()});
+    edit(&mut fleet, |node| node.status.conditions = vec![read(silent)]);
+    let reason = |fleet: &Fleet| condition_of(&at(fleet, 2000, &[]), "RolledOut").1;
+    assert_eq!(reason(&fleet), "RolloutStopped");
+    cordon(&mut fleet, true);
+    assert_eq!(reason(&fleet), "RolloutStaged");
+    let message = condition_of(&at(&fleet, 2000, &[]), "RolledOut").2;
+    assert!(message.ends_with("; a marked node is not waited for (node n: it is cordoned)"), "{message}");
 }

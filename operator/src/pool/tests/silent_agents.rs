@@ -78,8 +78,8 @@ fn agent_that_reported_its_stop_is_named() {
     assert!(pass.nodes.is_empty());
 }
 
-/// Nodes `n` and `o` of a pool that changes one GPU at a time, where every GPU has to change and one of `n` has begun.
-fn begun() -> Fleet {
+/// Nodes `n` and `o` of a pool, whose GPUs are all guaranteed.
+pub(super) fn two_nodes() -> Fleet {
     let mut fleet = fleet(&["p"]);
     let mut other = (*fleet.gpu_nodes["n"]).clone();
     other.metadata.name = Some("o".into());
@@ -95,6 +95,12 @@ fn begun() -> Fleet {
         let pass = at(&fleet, second, &[]);
         carry_out(&mut fleet, &pass);
     }
+    fleet
+}
+
+/// Nodes `n` and `o` of a pool that changes one GPU at a time, where every GPU has to change and one of `n` has begun.
+fn begun() -> Fleet {
+    let mut fleet = two_nodes();
     fleet.profiles[0].spec.resource_name = Some("gputenancy.io/gpu".into());
     let pass = at(&fleet, 1000, &[]);
     assert_eq!(pass.nodes.keys().map(ToString::to_string).collect::<Vec<_>>(), ["n"]);
@@ -102,7 +108,7 @@ fn begun() -> Fleet {
     fleet
 }
 
-fn changing(pass: &FleetDecision) -> Vec<String> {
+pub(super) fn changing(pass: &FleetDecision) -> Vec<String> {
     let begins =
         |work: &crate::pool::node_specs::GpuWork| work.spec.iter().flat_map(|s| &s.gpus).any(|g| g.change.is_some());
     pass.nodes.iter().filter(|(_, work)| begins(work)).map(|(node, _)| node.to_string()).collect()
