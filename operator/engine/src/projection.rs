@@ -16,7 +16,7 @@ use k8s_openapi::{
 use kube::{Resource, ResourceExt as _, core::ObjectMeta};
 use serde::{Deserialize, Serialize};
 
-use crate::ownership;
+use crate::{ownership, verdict};
 
 /// Label with the Pod Security Standard that a namespace enforces.
 pub const POD_SECURITY_LABEL: &str = "pod-security.kubernetes.io/enforce";
@@ -479,10 +479,10 @@ pub fn project_agent_pod(pod: &mut SlimAgentPod) {
 const PRESSURES: [&str; 4] = ["MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"];
 
 /// As [`strip_metadata`]; keeps extended resources, conditions other than those of pressure, and the names without values of annotations by
-/// which another owner of the GPUs is found.
+/// which another owner of the GPUs, or of the cordon, is found.
 pub fn project_node(node: &mut SlimNode) {
-    let signs =
-        node.annotations().iter().filter(|(key, value)| ownership::is_ownership_annotation(key) && !value.is_empty());
+    let is_sign = |key: &str| ownership::is_ownership_annotation(key) || key == verdict::QUARANTINE;
+    let signs = node.annotations().iter().filter(|(key, value)| is_sign(key) && !value.is_empty());
     let signs: Vec<String> = signs.map(|(key, _)| key.clone()).collect();
     strip_metadata(node);
     if !signs.is_empty() {

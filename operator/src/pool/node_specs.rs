@@ -28,7 +28,7 @@ use gputenancy_engine::{
     partitioner::{self, RequestDecision},
     plugin::{self, PluginDecision, PluginObservation},
     projection::SlimNode,
-    verdict::cleared_faults,
+    verdict::{self, cleared_faults},
 };
 
 /// What is done about the GPUs of one node.
@@ -197,7 +197,8 @@ fn observation<'a>(
 ) -> PluginObservation<'a> {
     let mark = node.annotations().get(names::CORDONED).map(String::as_str);
     let config = node.labels().get(names::DEVICE_PLUGIN_CONFIG_LABEL).map(String::as_str);
-    PluginObservation { now, node: gpu_node, pooled, unschedulable: node.spec.unschedulable, mark, config }
+    let (unschedulable, shared) = (node.spec.unschedulable, verdict::others_cordon(node));
+    PluginObservation { now, node: gpu_node, pooled, unschedulable, mark, shared, config }
 }
 
 /// What is done where NVIDIA's plugin advertises.

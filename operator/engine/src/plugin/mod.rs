@@ -28,6 +28,8 @@ pub struct PluginObservation<'a> {
     pub unschedulable: bool,
     /// Annotation on the Node: the time of our cordon.
     pub mark: Option<&'a str>,
+    /// Another component relies on the cordon as well.
+    pub shared: bool,
     /// Label of the Node that selects the plugin's config.
     pub config: Option<&'a str>,
 }
@@ -76,6 +78,8 @@ pub fn step(seen: &PluginObservation<'_>) -> PluginDecision {
         .collect();
     let cordon = match (changes.is_empty(), seen.unschedulable, seen.mark) {
         (false, false, _) => Some(CordonAction::Set),
+        // a component that found our cordon lifts none itself, and takes an uncordon for one by hand: ours stays until it has finished
+        (true, true, Some(_)) if seen.shared => None,
         (true, true, Some(_)) => Some(CordonAction::Lift),
         (true, false, Some(_)) => Some(CordonAction::Unmark),
         _ => None,

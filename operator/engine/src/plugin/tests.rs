@@ -25,7 +25,15 @@ fn node(advertiser: &str, phase: Option<&str>, listed: bool) -> GpuNode {
 
 fn steps(node: &GpuNode, now: i64, unschedulable: bool, mark: Option<i64>) -> PluginDecision {
     let mark = mark.map(|second| at(second).to_string());
-    step(&PluginObservation { now: at(now), node, pooled: true, unschedulable, mark: mark.as_deref(), config: None })
+    step(&PluginObservation {
+        now: at(now),
+        node,
+        pooled: true,
+        unschedulable,
+        mark: mark.as_deref(),
+        shared: false,
+        config: None,
+    })
 }
 
 const THEIRS: &str = "NvidiaDevicePlugin";
@@ -51,6 +59,22 @@ fn own_cordon_is_lifted_when_no_change_is_left() {
 }
 
 #[test]
+fn own_cordon_stays_while_another_component_relies_on_it() {
+    let mark = at(90).to_string();
+    let steps = |phase: Option<&str>, pooled, unschedulable, mark: Option<&str>, shared| {
+        let node = node(THEIRS, phase, true);
+        step(&PluginObservation { now: at(200), node: &node, pooled, unschedulable, mark, shared, config: None }).cordon
+    };
+    let ours = Some(mark.as_str());
+    for (phase, pooled) in [(None, true), (Some("RolledBack"), true), (Some("Verifying"), false)] {
+        assert_eq!(steps(phase, pooled, true, ours, true), None, "{phase:?}");
+        assert_eq!(steps(phase, pooled, true, ours, false), Some(CordonAction::Lift), "{phase:?}: it has finished");
+        assert_eq!(steps(phase, pooled, false, ours, true), Some(CordonAction::Unmark), "{phase:?}: it has uncordoned");
+    }
+    assert_eq!(steps(Some("Verifying"), true, false, None, true), Some(CordonAction::Set));
+}
+
+#[test]
 fn node_that_leaves_its_pool_during_a_change_is_uncordoned() {
     let node = node(THEIRS, Some("Verifying"), false);
     let mark = at(90).to_string();
@@ -60,6 +84,7 @@ fn node_that_leaves_its_pool_during_a_change_is_uncordoned() {
         pooled: false,
         unschedulable: true,
         mark: Some(&mark),
+        shared: false,
         config: None,
     };
     assert_eq!(step(&left), PluginDecision { cordon: Some(CordonAction::Lift), ..PluginDecision::default() });
@@ -86,6 +111,7 @@ fn deleted_pool_loses_its_cordon_and_keeps_an_administrators() {
                 pooled: false,
                 unschedulable,
                 mark,
+                shared: false,
                 config: None,
             });
             assert_eq!(
@@ -101,6 +127,7 @@ fn deleted_pool_loses_its_cordon_and_keeps_an_administrators() {
                 pooled: false,
                 unschedulable,
                 mark,
+                shared: false,
                 config: None,
             });
             assert_eq!(after, PluginDecision::default(), "{phase:?} {expected:?}");
@@ -113,7 +140,15 @@ fn node_is_closed_only_after_bound_pods_have_arrived() {
     let node = node(THEIRS, Some("Held"), true);
     let mark = at(100).to_string();
     let closed_at = |now, unschedulable, mark| {
-        closed(&PluginObservation { now: at(now), node: &node, pooled: true, unschedulable, mark, config: None })
+        closed(&PluginObservation {
+            now: at(now),
+            node: &node,
+            pooled: true,
+            unschedulable,
+            mark,
+            shared: false,
+            config: None,
+        })
     };
     assert_eq!(closed_at(104, true, Some(mark.as_str())), Some(false));
     assert_eq!(closed_at(105, true, Some(mark.as_str())), Some(true));
@@ -159,6 +194,7 @@ fn drain_goes_on_when_bound_pods_have_landed_whatever_config_is_selected() {
         pooled: true,
         unschedulable: true,
         mark: Some(&mark),
+        shared: false,
         config: None,
     };
     assert_eq!((closed(&seen(91)), step(&seen(91)).wake), (Some(false), Some(at(95))));

@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 
 use gputenancy_crds::{HealthPreset, Mark, NodeHealth, names};
 use k8s_openapi::{api::core::v1::Taint, jiff::Timestamp};
+use kube::ResourceExt as _;
 
 use crate::{
     maintenance::Maintenance,
@@ -20,6 +21,10 @@ use crate::{
 pub use cleared::{ClearedFaults, cleared_faults};
 pub use gpus::{WithdrawnGpus, withdrawn_gpus};
 pub use settle::{Settled, settle};
+
+/// Annotation of NVSentinel on nodes that it has quarantined, removed when it ends the quarantine, also after a cordon that was lifted by hand. Its
+/// labels about a cordon are no sign: it writes none on a node that is cordoned already, and some outlive the quarantine.
+pub const QUARANTINE: &str = "quarantineHealthEvent";
 
 /// Taint by which tenants' pods get GPUs, unless the pool or the chart names another one.
 const GPU_TAINT: &str = "nvidia.com/gpu";
@@ -83,7 +88,8 @@ pub fn verdict(
     } = health;
     let (mut marks, mut starts) = (Vec::new(), Vec::new());
     if *cordons == Mark::Count && is_cordoned(node) {
-        marks.push("it is cordoned".to_owned());
+        let also = if is_cordoned_by_us(node) { ", also by NVSentinel" } else { "" };
+        marks.push(format!("it is cordoned{also}"));
     }
     if *taints == Mark::Count {
         let ours = |key: &str| {
@@ -116,10 +122,19 @@ pub fn verdict(
     (!marks.is_empty()).then(|| Verdict { why: marks.join(", "), fault })
 }
 
-/// Cordoned by another author: a cordon of the operator has an annotation.
+/// Does another component rely on the node's cordon, whoever has set it? A plain `kubectl cordon` of a cordoned node leaves no trace.
+pub fn others_cordon(node: &SlimNode) -> bool {
+    node.spec.unschedulable && node.annotations().get(QUARANTINE).is_some_and(|events| !events.is_empty())
+}
+
+/// Cordoned by another author, alone or besides the operator.
 fn is_cordoned(node: &SlimNode) -> bool {
-    let ours = node.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(names::CORDONED));
-    node.spec.unschedulable && !ours
+    node.spec.unschedulable && (!is_cordoned_by_us(node) || others_cordon(node))
+}
+
+/// A cordon of the operator has an annotation.
+fn is_cordoned_by_us(node: &SlimNode) -> bool {
+    node.annotations().contains_key(names::CORDONED)
 }
 
 /// A taint that keeps pods away and is no sign of something else.

@@ -56,6 +56,21 @@ fn cordon_counts_unless_it_is_ours_or_ignored() {
 }
 
 #[test]
+fn cordon_of_ours_counts_while_nvsentinel_relies_on_it() {
+    let node = |cordoned: bool, events: &str, labels: Value| {
+        let annotations = json!({names::CORDONED: "2026-01-01T00:00:00Z", QUARANTINE: events});
+        json!({"metadata": {"name": "n", "annotations": annotations, "labels": labels}, "spec": {"unschedulable": cordoned}})
+    };
+    let events = "[{\"checkName\":\"GpuMemWatch\"}]";
+    assert_eq!(of(&json!({}), &node(true, events, json!({}))).as_deref(), Some("it is cordoned, also by NVSentinel"));
+    assert_eq!(of(&json!({"cordons": "Ignore"}), &node(true, events, json!({}))), None);
+    assert_eq!(of(&json!({}), &node(false, events, json!({}))), None);
+    // its labels outlive a quarantine that somebody has ended by an uncordon
+    let stale = json!({"k8saas.nvidia.com/cordon-by": "NVSentinel", "k8saas.nvidia.com/cordon-reason": "GpuMemWatch"});
+    assert_eq!(of(&json!({}), &node(true, "", stale)), None);
+}
+
+#[test]
 fn taint_counts_if_it_keeps_pods_of_tenants_away() {
     let found = of(&json!({}), &tainted("nvidia.com/gpu-xid-error", "NoSchedule"));
     assert_eq!(found.as_deref(), Some("it has the taint nvidia.com/gpu-xid-error=x:NoSchedule"));

@@ -1,6 +1,7 @@
 //! Nodes that others have cordoned, tainted or marked as unhealthy.
 
 use gputenancy_crds::{NodeHealth, reasons};
+use gputenancy_engine::plugin::CordonAction;
 
 use super::{
     silent_agents::{changing as begins, two_nodes},
@@ -85,6 +86,31 @@ fn marks_that_a_pool_ignores_make_no_difference() {
     assert_eq!(at(&fleet, 1000, &[]).marked_nodes.len(), 0, "pods of tenants tolerate it");
     edit(&mut fleet, |node| node.spec.taints = vec![taint("nvidia.com/gpu-xid-error")]);
     assert_eq!(at(&fleet, 1000, &[]).marked_nodes, ["p"]);
+}
+
+#[test]
+fn cordon_of_ours_counts_and_stays_until_nvsentinel_ends_its_quarantine() {
+    let mut fleet = settled();
+    fleet.pools[0].spec.advertiser = Advertiser::NvidiaDevicePlugin;
+    Arc::make_mut(fleet.gpu_nodes.get_mut("n").unwrap()).spec.advertiser = Advertiser::NvidiaDevicePlugin;
+    let quarantine = |quarantined: bool| {
+        let annotations = [(names::CORDONED, "2026-01-01T00:00:00Z"), ("quarantineHealthEvent", "set")];
+        let here = annotations.into_iter().take(if quarantined { 2 } else { 1 });
+        here.map(|(key, value)| (key.to_owned(), value.to_owned())).collect::<BTreeMap<_, _>>()
+    };
+    let mut decided = |quarantined: bool| {
+        edit(&mut fleet, |node| {
+            node.spec.unschedulable = true;
+            node.metadata.annotations = Some(quarantine(quarantined));
+        });
+        let pass = at(&fleet, 1000, &[]);
+        let cordon = pass.nodes.get(&NodeName::from("n")).and_then(|work| work.plugin.cordon.clone());
+        (cordon, condition_of(&pass, "NodesMarked").2)
+    };
+    let (cordon, message) = decided(true);
+    assert_eq!(cordon, None);
+    assert!(message.starts_with("node n: it is cordoned, also by NVSentinel: "), "{message}");
+    assert_eq!(decided(false).0, Some(CordonAction::Lift));
 }
 
 /// The settled fleet with two nodes more, so that one marked node is not too many, and a change of the GPU that has a pod.
