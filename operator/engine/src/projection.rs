@@ -16,7 +16,7 @@ use k8s_openapi::{
 use kube::{Resource, ResourceExt as _, core::ObjectMeta};
 use serde::{Deserialize, Serialize};
 
-use crate::{ownership, verdict};
+use crate::ownership;
 
 /// Label with the Pod Security Standard that a namespace enforces.
 pub const POD_SECURITY_LABEL: &str = "pod-security.kubernetes.io/enforce";
@@ -481,7 +481,7 @@ const PRESSURES: [&str; 4] = ["MemoryPressure", "DiskPressure", "PIDPressure", "
 /// As [`strip_metadata`]; keeps extended resources, conditions other than those of pressure, and the names without values of annotations by
 /// which another owner of the GPUs, or of the cordon, is found.
 pub fn project_node(node: &mut SlimNode) {
-    let is_sign = |key: &str| ownership::is_ownership_annotation(key) || key == verdict::QUARANTINE;
+    let is_sign = |key: &str| ownership::is_ownership_annotation(key) || key == names::NVSENTINEL_QUARANTINE;
     let signs = node.annotations().iter().filter(|(key, value)| is_sign(key) && !value.is_empty());
     let signs: Vec<String> = signs.map(|(key, _)| key.clone()).collect();
     strip_metadata(node);

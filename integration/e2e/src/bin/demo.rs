@@ -17,6 +17,12 @@ use e2e::{
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    // it changes a cluster, which a wrong argument must not do
+    if let Some(argument) = std::env::args().nth(1) {
+        let usage = "usage: demo\nIt runs in the lab that GPUTENANCY_LAB_NAME names (default lab), and replaces what is installed there.";
+        eprintln!("demo: it takes no argument, such as {argument}\n{usage}");
+        return ExitCode::FAILURE;
+    }
     match run().await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -22,20 +22,18 @@ pub use cleared::{ClearedFaults, cleared_faults};
 pub use gpus::{WithdrawnGpus, withdrawn_gpus};
 pub use settle::{Settled, settle};
 
-/// Annotation of NVSentinel on nodes that it has quarantined, removed when it ends the quarantine, also after a cordon that was lifted by hand. Its
-/// labels about a cordon are no sign: it writes none on a node that is cordoned already, and some outlive the quarantine.
-pub const QUARANTINE: &str = "quarantineHealthEvent";
-
 /// Taint by which tenants' pods get GPUs, unless the pool or the chart names another one.
 const GPU_TAINT: &str = "nvidia.com/gpu";
 
 /// Taints that say nothing about the health of a node: the first is the cordon itself, [liveness](crate::liveness) decides about the next
-/// two, and Kubernetes makes every pod with a request tolerate the last.
-const NOT_VERDICTS: [&str; 4] = [
+/// two, and a tenant's pod can cause the others by what it writes and starts, until kubelet evicts it.
+const NOT_VERDICTS: [&str; 6] = [
     "node.kubernetes.io/unschedulable",
     "node.kubernetes.io/not-ready",
     "node.kubernetes.io/unreachable",
     "node.kubernetes.io/memory-pressure",
+    "node.kubernetes.io/disk-pressure",
+    "node.kubernetes.io/pid-pressure",
 ];
 
 /// Taints of a node that is starting or joins again: such a node is no supply, and that is no fault. Of Kubernetes and its cloud controllers, of
@@ -124,7 +122,8 @@ pub fn verdict(
 
 /// Does another component rely on the node's cordon, whoever has set it? A plain `kubectl cordon` of a cordoned node leaves no trace.
 pub fn others_cordon(node: &SlimNode) -> bool {
-    node.spec.unschedulable && node.annotations().get(QUARANTINE).is_some_and(|events| !events.is_empty())
+    node.spec.unschedulable
+        && node.annotations().get(names::NVSENTINEL_QUARANTINE).is_some_and(|events| !events.is_empty())
 }
 
 /// Cordoned by another author, alone or besides the operator.

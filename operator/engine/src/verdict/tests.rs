@@ -58,7 +58,7 @@ fn cordon_counts_unless_it_is_ours_or_ignored() {
 #[test]
 fn cordon_of_ours_counts_while_nvsentinel_relies_on_it() {
     let node = |cordoned: bool, events: &str, labels: Value| {
-        let annotations = json!({names::CORDONED: "2026-01-01T00:00:00Z", QUARANTINE: events});
+        let annotations = json!({names::CORDONED: "2026-01-01T00:00:00Z", names::NVSENTINEL_QUARANTINE: events});
         json!({"metadata": {"name": "n", "annotations": annotations, "labels": labels}, "spec": {"unschedulable": cordoned}})
     };
     let events = "[{\"checkName\":\"GpuMemWatch\"}]";
@@ -75,7 +75,10 @@ fn taint_counts_if_it_keeps_pods_of_tenants_away() {
     let found = of(&json!({}), &tainted("nvidia.com/gpu-xid-error", "NoSchedule"));
     assert_eq!(found.as_deref(), Some("it has the taint nvidia.com/gpu-xid-error=x:NoSchedule"));
     assert!(of(&json!({}), &tainted("readiness.k8s.io/network", "NoExecute")).is_some());
-    assert!(of(&json!({}), &tainted("node.kubernetes.io/disk-pressure", "NoSchedule")).is_some());
+    for pressure in ["memory-pressure", "disk-pressure", "pid-pressure"] {
+        let key = format!("node.kubernetes.io/{pressure}");
+        assert_eq!(of(&json!({}), &tainted(&key, "NoSchedule")), None, "a pod of a tenant can cause it");
+    }
     for key in ["nvidia.com/gpu", "example.com/pool", "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"]
     {
         assert_eq!(of(&json!({}), &tainted(key, "NoSchedule")), None, "{key}");

@@ -105,10 +105,11 @@ fn cordon_of_ours_counts_and_stays_until_nvsentinel_ends_its_quarantine() {
         });
         let pass = at(&fleet, 1000, &[]);
         let cordon = pass.nodes.get(&NodeName::from("n")).and_then(|work| work.plugin.cordon.clone());
-        (cordon, condition_of(&pass, "NodesMarked").2)
+        (cordon, pass)
     };
-    let (cordon, message) = decided(true);
+    let (cordon, pass) = decided(true);
     assert_eq!(cordon, None);
+    let message = condition_of(&pass, "NodesMarked").2;
     assert!(message.starts_with("node n: it is cordoned, also by NVSentinel: "), "{message}");
     assert_eq!(decided(false).0, Some(CordonAction::Lift));
 }
