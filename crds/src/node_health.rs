@@ -21,7 +21,7 @@ pub struct NodeHealth {
     /// Keys of taints that do not count, because the pods of the pool's tenants tolerate them, such as the taint of a node group.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 317)))]
-    #[x_kube(merge_strategy = ListMerge::Set)]
+    #[x_kube(merge_strategy = ListMerge::Set, validation = Rule::new("self.all(key, !key.contains('=') && !key.contains(':'))").message("spec.health.toleratedTaints: write keys of taints alone, such as dedicated, without value and effect"))]
     pub tolerated_taints: Vec<String>,
     /// Products whose node conditions count. Default: all that are known; [] for none.
     #[serde(default = "every_preset")]

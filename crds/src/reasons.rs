@@ -118,7 +118,7 @@ reasons! { CONDITIONS:
     CATALOG_NOT_WRITTEN = "CatalogNotWritten", "GpuTenant", "The catalog or a class inside the virtual cluster cannot be read or written.", "Do what the message says: usually remove a webhook, policy or finalizer inside that is in the way.";
     CATALOG_WRITTEN = "CatalogWritten", "GpuTenant", "The catalog and the classes inside the virtual cluster are as they should be.", "None.";
     CHANGE_FAILED = "ChangeFailed", "GpuPool", "A change failed and the old layout is back.", "Read the message; retried with exponential backoff, and at once when the plan has another layout: docs/changes.md.";
-    CHANGE_PLANNED = "ChangePlanned", "GpuPool", "GPUs are to be changed and have not started.", "Wait for the window or the limit that the message names.";
+    CHANGE_PLANNED = "ChangePlanned", "GpuPool", "GPUs are to be changed and have not started, or wait for a canary pod after a fault.", "Wait for the window, the limit or the canary pod that the message names.";
     CHANGE_STUCK = "ChangeStuck", "GpuPool", "Neither the new nor the old layout can be reached.", "Do what the message says: usually end a process, reset the GPU or restart the node.";
     CHANGING = "Changing", "GpuPool, GpuTenant", "GPUs are being changed.", "Wait; kubectl gpu changes follows it.";
     CONTROL_PLANE_DOWN = "ControlPlaneDown", "GpuTenant", "The control plane of the virtual cluster does not become ready.", "Do what the message says; read the log of its pod.";
@@ -258,7 +258,7 @@ reasons! { EVENTS:
     FIELD_CONFLICT = "FieldConflict", "GpuNode", "Another client keeps changing labels or the taint that the operator writes on the node.", "Stop the client that the message names; the operator repairs the field with increasing delay, at most every 5 minutes.";
     FORBIDDEN_VARIABLE = "ForbiddenVariable", "Pod", "A container got a variable by envFrom that policies refuse in a manifest.", "Remove the key from the ConfigMap or Secret.";
     FOREIGN_PARTITIONER_GONE = "ForeignPartitionerGone", "GpuPool", "The other owner is gone.", "None.";
-    FAULT_CLEARED = "FaultCleared", "GpuNode", "A GPU gets new pods again after a fault, without a reset: a canary pod has passed on it, or a person has cleared the fault.", "None. After three faults in 24 hours it stays out.";
+    FAULT_CLEARED = "FaultCleared", "GpuNode", "A GPU gets new pods again after a fault: a canary pod has passed on it, a person has cleared the fault, or it was reset.", "None. After three faults in 24 hours no canary pod is tried.";
     GPU_LOST = "GpuLost", "GpuNode", "NVML has lost the GPU.", "Restart the node; replace the GPU if it stays away.";
     IN_USE = "InUse", "GpuNode", "A process holds the GPU.", "End it; status.gpus[].holders names it where NVML lists it.";
     KERNEL_UNCONTROLLABLE = "KernelUncontrollable", "Pod", "Kernels of a container on a fraction ran longer than two seconds, or a program has waited so long for one: its compute limit cannot stop them, and its neighbours may have waited.", "Make the kernels shorter, or use a MIG instance or a whole GPU.";

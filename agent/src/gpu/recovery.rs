@@ -125,8 +125,8 @@ impl GpuFaults {
             Asked::Unknown => (Waiting, "what the driver asks for could not be read yet".to_owned()),
             Asked::Action(RecoveryAction::None) => {
                 if self.quiet_since.is_some_and(|since| now.duration_since(since) >= QUIET) {
-                    let message = "the driver asks for nothing: a canary pod has to pass on a free device, if spec.verify.canary of the pool has one";
-                    (AwaitingCanary, format!("{message}; or {}", remedy()))
+                    let message = "the driver asks for nothing: a canary pod has to pass on a free device. Without spec.verify.canary in the pool none starts: add it, or";
+                    (AwaitingCanary, format!("{message} {}", remedy()))
                 } else {
                     let quiet = QUIET.as_secs();
                     (Waiting, format!("the driver asks for nothing; {quiet} seconds without a fault are awaited"))
@@ -144,7 +144,7 @@ pub fn in_seconds(at: Timestamp) -> Timestamp {
 
 fn remedy() -> String {
     format!(
-        "reset or replace the GPU, or clear its faults by the annotation {CLEARED_FAULTS} of the Node, as UUID=time"
+        "reset the GPU, restart its node or replace it, or clear its faults by the annotation {CLEARED_FAULTS} of the Node, as UUID=time"
     )
 }
 

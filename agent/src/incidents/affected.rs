@@ -129,7 +129,8 @@ pub fn lost(node: &str, LostDevice { id, gpu, owner }: &LostDevice) -> Vec<Notic
 }
 
 /// The event about a GPU that gets new pods again after a fault.
-pub fn cleared(node: &str, gpu: &str, why: &str) -> Notice {
+pub fn cleared(node: &str, gpu: &str, why: Option<&str>) -> Notice {
+    let why = why.unwrap_or("it was reset, its driver was loaded again, or a person has cleared its faults");
     Notice {
         regarding: event::gpu_node(node),
         event_type: EventType::Normal,

@@ -32,9 +32,11 @@ pub async fn run(mut state: watch::Receiver<PartitionState>, node: &str, metrics
             let gone = (seen.lost(&state), seen.recovered(&state));
             (seen.faults(&state, Instant::now()), seen.quarantined(&state), seen.unlicensed(&state), gone)
         };
-        for (gpu, message) in recovered {
-            metrics.gpu_recovered();
-            publish(cleared(node, &gpu, &message)).await;
+        for (gpu, recovery) in recovered {
+            if recovery.is_some() {
+                metrics.gpu_recovered();
+            }
+            publish(cleared(node, &gpu, recovery.as_deref())).await;
         }
         for device in &lost_devices {
             metrics.lost_device();
@@ -112,15 +114,15 @@ impl Seen {
         lost.collect()
     }
 
-    /// GPUs that have lost their fault since the last call without a reset, with the reason. One that does not answer says nothing.
-    fn recovered(&mut self, state: &PartitionState) -> Vec<(String, String)> {
+    /// GPUs that have lost their fault since the last call, with the reason if a canary pod is one. One that does not answer says nothing.
+    fn recovered(&mut self, state: &PartitionState) -> Vec<(String, Option<String>)> {
         let mut recovered = Vec::new();
         for gpu in state.inventory.iter().flat_map(|inventory| &inventory.gpus).filter(|gpu| gpu.failure.is_none()) {
             if gpu.fault.is_some() {
                 self.faulty.insert(gpu.uuid.clone());
             } else if self.faulty.remove(&gpu.uuid) {
-                // after a reset nothing of it is remembered
-                recovered.extend(gpu.recovery.as_ref().map(|recovery| (gpu.uuid.clone(), recovery.message.clone())));
+                // after a reset, and after a person has cleared them, nothing of the faults is remembered
+                recovered.push((gpu.uuid.clone(), gpu.recovery.as_ref().map(|recovery| recovery.message.clone())));
             }
         }
         recovered

@@ -152,3 +152,23 @@ fn device_that_is_gone_is_an_incident_of_the_pod_that_has_it_and_of_no_other() {
     assert_eq!(pods, ["n", "q"]);
     assert!(notices[1].note.contains("an incident of the platform"), "{}", notices[1].note);
 }
+
+#[test]
+fn gpu_that_loses_its_fault_is_reported_once_and_one_that_does_not_answer_is_not() {
+    let mut seen = Seen::default();
+    let with = |fault: Option<&str>, failure: Option<NvmlFailure>, recovery| {
+        let mut state = state(&[], &[]);
+        let gpu = &mut state.inventory.as_mut().unwrap().gpus[0];
+        (gpu.fault, gpu.failure, gpu.recovery) = (fault.map(str::to_owned), failure, recovery);
+        state
+    };
+    let lost = || NvmlFailure { call: "c", code: 15, message: "lost".into() };
+    let recovery = gputenancy_crds::FaultRecovery { message: "canary pod c".into(), ..Default::default() };
+    assert_eq!(seen.recovered(&with(Some("Xid 48"), None, None)), []);
+    assert_eq!(seen.recovered(&with(None, Some(lost()), None)), []);
+    let canary = ("GPU-a".to_owned(), Some("canary pod c".to_owned()));
+    assert_eq!(seen.recovered(&with(None, None, Some(recovery.clone()))), [canary]);
+    assert_eq!(seen.recovered(&with(None, None, Some(recovery))), []);
+    seen.recovered(&with(Some("Xid 48"), None, None));
+    assert_eq!(seen.recovered(&with(None, None, None)), [("GPU-a".to_owned(), None)]);
+}

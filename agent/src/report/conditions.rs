@@ -161,15 +161,12 @@ fn overall(input: &StatusInput<'_>, nvml: &ConditionUpdate, plugin: &ConditionUp
     let unhealthy = unhealthy.map(|gpu| {
         let fault = gpu.fault.as_ref().map(|fault| format!(" ({fault})")).unwrap_or_default();
         let recovery = gpu.recovery.as_ref().filter(|_| gpu.fault.is_some());
-        let recovery = recovery.map(|recovery| format!(", {}", recovery.message)).unwrap_or_default();
-        format!("gpu {} is {}{fault}{recovery}", gpu.index, format!("{:?}", gpu.health).to_lowercase())
+        let what = recovery.map_or("reset the GPU, or search the kernel log for the Xid", |r| r.message.as_str());
+        format!("gpu {} is {}{fault}: {what}", gpu.index, format!("{:?}", gpu.health).to_lowercase())
     });
     let unhealthy: Vec<String> = unhealthy.collect();
     if !unhealthy.is_empty() {
-        return stalled(
-            reasons::GPU_UNHEALTHY,
-            format!("{}: reset the GPU, or search the kernel log for the Xid", unhealthy.join("; ")),
-        );
+        return stalled(reasons::GPU_UNHEALTHY, unhealthy.join("; "));
     }
     if !state.absent.is_empty() {
         let message = format!("GPUs of the spec that NVML does not list: {}", state.absent.join(", "));

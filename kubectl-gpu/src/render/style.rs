@@ -17,18 +17,27 @@ pub(super) fn styled(style: Style, text: &str) -> String {
     format!("{}{text}{}", style.render(), style.render_reset())
 }
 
-/// The text without what a terminal would obey, except colours: teams write events, names and annotations.
+/// The codes of the styles above, and of their end.
+const STYLES: [&str; 5] = ["0", "1", "31", "32", "33"];
+
+/// The text without what a terminal would obey, except this program's styles, and without characters that hide or reorder others: teams write
+/// events, names and annotations.
 pub(super) fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for (at, character) in text.char_indices() {
-        let colour = || {
+        let style = || {
             let rest = text.get(at + 1..).and_then(|rest| rest.strip_prefix('['));
-            rest.is_some_and(|rest| rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == ';').starts_with('m'))
+            rest.and_then(|rest| rest.split_once('m')).is_some_and(|(codes, _)| STYLES.contains(&codes))
         };
-        let obeyed = character.is_control() && character != '\n' && !(character == '\u{1b}' && colour());
-        shown.push(if obeyed { char::REPLACEMENT_CHARACTER } else { character });
+        let obeyed = character.is_control() && character != '\n' && !(character == '\u{1b}' && style());
+        shown.push(if obeyed || is_invisible(character) { char::REPLACEMENT_CHARACTER } else { character });
     }
     shown
+}
+
+/// Of no width, or changes the direction of the text: Unicode's formats of these blocks.
+fn is_invisible(character: char) -> bool {
+    matches!(character, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 /// Characters in a line.
@@ -68,5 +77,15 @@ mod tests {
     fn text_of_others_moves_no_cursor_and_sets_no_title() {
         let shown = printable(&format!("{} \u{1b}[2J\u{1b}]0;owned\u{7}\r\n\u{9b}", styled(RED, "gone")));
         assert_eq!(shown, format!("{} \u{fffd}[2J\u{fffd}]0;owned\u{fffd}\u{fffd}\n\u{fffd}", styled(RED, "gone")));
+    }
+
+    #[test]
+    fn text_of_others_hides_and_reorders_nothing() {
+        for hidden in ["\u{1b}[8m", "\u{1b}[30;40m", "\u{202e}", "\u{200b}", "\u{2066}"] {
+            let shown = printable(&format!("quota{hidden}exceeded"));
+            assert!(!shown.contains(hidden) && shown.starts_with("quota\u{fffd}"), "{shown:?}");
+        }
+        let ours = [BOLD, GREEN, RED, YELLOW].map(|style| styled(style, "ä → b"));
+        assert_eq!(ours.each_ref().map(|text| printable(text)), ours);
     }
 }

@@ -118,7 +118,7 @@ fn tail(words: Option<&str>) -> String {
 }
 
 /// The pod: nothing but the device, on this node whatever its taints and cordons, without any right, and with a priority that evicts no
-/// other pod.
+/// other pod. No scheduler places it: by an affinity against it any pod on the node could keep it away.
 pub fn render(canary: &CanaryRequest, node: &NodeName, namespace: &str) -> serde_json::Result<Pod> {
     let CanaryRequest { name, device, profile, resource, seconds, rules } = canary;
     let profile = profile.as_deref().unwrap_or("gpu").replace('+', ".");
@@ -133,7 +133,6 @@ pub fn render(canary: &CanaryRequest, node: &NodeName, namespace: &str) -> serde
     if let Some(fields) = container.as_object_mut().filter(|_| !rules.command.is_empty()) {
         fields.insert("command".to_owned(), json!(rules.command));
     }
-    let here = json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node.as_str()]}]});
     serde_json::from_value(json!({
         "metadata": {
             "name": name,
@@ -153,7 +152,7 @@ pub fn render(canary: &CanaryRequest, node: &NodeName, namespace: &str) -> serde
             "serviceAccountName": NAME,
             "automountServiceAccountToken": false,
             "enableServiceLinks": false,
-            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [here]}}},
+            "nodeName": node.as_str(),
             "tolerations": [{"operator": "Exists"}],
             "securityContext": {
                 "runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 65532, "seccompProfile": {"type": "RuntimeDefault"},

@@ -16,7 +16,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 const MOST_NAMED: usize = 4;
 
 /// Most characters of an invalid entry that a message has.
-const LONGEST_ENTRY: usize = 48;
+const LONGEST_ENTRY: usize = 96;
 
 /// Verdicts of others on the GPUs of one node.
 #[derive(Debug, Default)]
@@ -37,7 +37,7 @@ impl GpuMarks {
         let elsewhere = absent(fleet, name, found.gpus.keys().copied());
         found.gpus.retain(|uuid, _| !elsewhere.contains(uuid));
         found.malformed.extend(elsewhere);
-        let mut cleared = fleet.nodes.get(name).map(|node| cleared_faults(node)).unwrap_or_default();
+        let mut cleared = fleet.nodes.get(name).map(|node| cleared_faults(node, now)).unwrap_or_default();
         cleared.malformed.extend(absent(fleet, name, cleared.gpus.keys().copied()));
         let problems = [problem(&WITHDRAWN, &found.malformed), problem(&CLEARED, &cleared.malformed)];
         let problem = problems.into_iter().flatten().reduce(|first, second| format!("{first}; {second}"));
@@ -140,14 +140,17 @@ const WITHDRAWN: Annotation = Annotation {
 
 const CLEARED: Annotation = Annotation {
     name: CLEARED_FAULTS,
-    fault: "are no GPU of this node with a time and clear nothing",
+    fault: "are no GPU of this node with a time that has come, and clear nothing",
     remedy: "write UUID=time, such as GPU-5f0c…=2026-11-29T10:00:00Z, with UUIDs as status.gpus of its GpuNode has them, or remove the entries",
 };
 
 /// What is wrong with an annotation.
 fn problem(annotation: &Annotation, invalid: &[&str]) -> Option<String> {
     let Annotation { name, fault, remedy } = annotation;
-    let short = |entry: &&str| entry.chars().take(LONGEST_ENTRY).collect::<String>();
+    let short = |entry: &&str| {
+        let cut = if entry.chars().count() > LONGEST_ENTRY { "…" } else { "" };
+        format!("{}{cut}", entry.chars().take(LONGEST_ENTRY).collect::<String>())
+    };
     let named: Vec<String> = invalid.iter().take(MOST_NAMED).map(|entry| format!("`{}`", short(entry))).collect();
     let more = invalid.len().saturating_sub(MOST_NAMED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };

@@ -28,7 +28,7 @@ use gputenancy_engine::{
     partitioner::{self, RequestDecision},
     plugin::{self, PluginDecision, PluginObservation},
     projection::SlimNode,
-    verdict::{self, cleared_faults},
+    verdict::{self, ClearedFaults, cleared_faults},
 };
 
 /// What is done about the GPUs of one node.
@@ -78,12 +78,13 @@ pub fn work(
         let (here, request) = (by_node.remove(name.as_str()).unwrap_or_default(), requests.get(name.as_str()));
         let written = cached.gpu_nodes.get(name);
         let kubernetes_node = fleet.nodes.get(name).map(AsRef::as_ref);
+        let cleared = kubernetes_node.map(|n| cleared_faults(n, inventory.now)).unwrap_or_default();
         let same = request.is_none()
             && written.is_some_and(|n| Arc::ptr_eq(n, node))
-            && keeps_marks(marks, kubernetes_node, (name, node))
+            && keeps_marks(marks, &cleared, (name, node))
             && keeps_spec(ownership, (name, &node.spec), ownership.is_pooled(name), &here);
         let spec = (!same).then(|| spec(inventory, ownership, (name, node), &here, request));
-        let spec = spec.map(|spec| with_marks(marks, kubernetes_node, (name, node), spec));
+        let spec = spec.map(|spec| with_marks(marks, &cleared, (name, node), spec));
         let spec = spec.filter(|spec| written.map(|n| &n.spec) != Some(spec));
         let adopted = written.filter(|n| spec.is_some() && fleet.answers(name) && !Arc::ptr_eq(n, node));
         let adopted = adopted.map(|n| adoption::events(n).collect::<Vec<_>>()).unwrap_or_default();
@@ -117,8 +118,8 @@ fn keeps_spec(
 }
 
 /// Whether the spec says of each GPU what others say.
-fn keeps_marks(marks: &Marks, node: Option<&SlimNode>, (name, gpu_node): (&str, &GpuNode)) -> bool {
-    let (withdrawn, cleared) = (marks.withdrawn(name), node.map(cleared_faults).unwrap_or_default());
+fn keeps_marks(marks: &Marks, cleared: &ClearedFaults<'_>, (name, gpu_node): (&str, &GpuNode)) -> bool {
+    let withdrawn = marks.withdrawn(name);
     gpu_node.spec.gpus.iter().all(|gpu| {
         let state = states(gpu_node).find(|state| state.uuid == gpu.uuid);
         gpu.withdrawn.as_deref() == withdrawn.get(gpu.uuid.as_str()).map(AsRef::as_ref)
@@ -129,11 +130,11 @@ fn keeps_marks(marks: &Marks, node: Option<&SlimNode>, (name, gpu_node): (&str, 
 /// The spec with what others say of each GPU.
 fn with_marks(
     marks: &Marks,
-    node: Option<&SlimNode>,
+    cleared: &ClearedFaults<'_>,
     (name, gpu_node): (&str, &GpuNode),
     mut spec: GpuNodeSpec,
 ) -> GpuNodeSpec {
-    let (mut withdrawn, cleared) = (marks.withdrawn(name), node.map(cleared_faults).unwrap_or_default());
+    let mut withdrawn = marks.withdrawn(name);
     for gpu in &mut spec.gpus {
         let state = states(gpu_node).find(|state| state.uuid == gpu.uuid);
         gpu.withdrawn = withdrawn.remove(gpu.uuid.as_str()).map(Cow::into_owned);

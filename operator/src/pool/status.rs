@@ -308,8 +308,8 @@ fn overall(
     }
     // Between two changes nothing is under way, and yet the pool is not what it should be.
     if let Some(first) = pending.first() {
-        let others = if pending.len() > 1 { format!(" (and {} more)", pending.len() - 1) } else { String::new() };
-        let message = format!("GPU {} of node {} is to be changed. {}{others}", first.gpu, first.node, first.message);
+        let others = if pending.len() > 1 { format!(" ({} more GPUs wait)", pending.len() - 1) } else { String::new() };
+        let message = format!("GPU {} of node {}: {}{others}", first.gpu, first.node, first.message);
         return waiting(reasons::CHANGE_PLANNED, message);
     }
     let ahead = seen.changes.iter().filter_map(|key| Some((key, seen.plan.gpus.get(key)?)));

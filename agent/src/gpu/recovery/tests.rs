@@ -70,7 +70,7 @@ fn passed_canary_clears_the_fault_and_a_failed_one_does_not() {
     faults.observe(NOTHING, Some(&verdict(0, CanaryFailed)), at(60));
     let recovery = faults.recovery(at(60)).unwrap();
     assert_eq!((recovery.state, faults.fault.is_some()), (RecoveryState::StaysOut, true));
-    assert!(recovery.message.starts_with("canary pod c: reset"), "{}", recovery.message);
+    assert!(recovery.message.starts_with("canary pod c: reset the GPU"), "{}", recovery.message);
     faults.observe(NOTHING, Some(&verdict(0, CanaryPassed)), at(61));
     assert_eq!((faults.recovery(at(61)).unwrap().state, faults.fault), (RecoveryState::Cleared, None));
 }

@@ -58,8 +58,11 @@ pub(super) fn step(ctx: &ChangeContext<'_>) -> Option<ChangeDecision> {
             draft.event(true, reasons::CANARY_FAILED, &format!("{reason}; the GPU stays out: reset or replace it"));
             draft.trial(others).verdict(verdict(FaultFinding::CanaryFailed, reason)).decision.kept_canaries.clear();
         }
-        _ => {
-            drive(ctx, &mut draft, rules, &device);
+        outcome => {
+            let waits = matches!(outcome, Some(CanaryOutcome::Pending(_) | CanaryOutcome::Inconclusive(_)));
+            let text = drive(ctx, &mut draft, rules, &device).filter(|_| waits);
+            let why = ctx.state.fault.as_deref().unwrap_or("a fault");
+            draft.decision.pending = text.map(|text| format!("Pending: after {why} {text}"));
         }
     }
     Some(draft.done(""))

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use gputenancy_crds::{FaultFinding, FaultVerdict, GpuSpec, GpuState, names::CLEARED_FAULTS};
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 
 use super::gpus::is_uuid;
@@ -18,17 +18,22 @@ pub struct ClearedFaults<'a> {
     pub malformed: Vec<&'a str>,
 }
 
-/// The faults that a person has cleared on this node: entries `UUID=time`, comma separated.
-pub fn cleared_faults(node: &SlimNode) -> ClearedFaults<'_> {
-    node.annotations().get(CLEARED_FAULTS).map_or_else(ClearedFaults::default, |text| read(text))
+/// How far a time may be ahead of the operator's clock: faults so close together are one.
+const AHEAD: SignedDuration = SignedDuration::from_secs(30);
+
+/// The faults that a person has cleared on this node: entries `UUID=time`, comma separated. A time that has not come would clear faults of which
+/// nobody knows yet, and clears nothing.
+pub fn cleared_faults(node: &SlimNode, now: Timestamp) -> ClearedFaults<'_> {
+    node.annotations().get(CLEARED_FAULTS).map_or_else(ClearedFaults::default, |text| read(text, now))
 }
 
-fn read(text: &str) -> ClearedFaults<'_> {
+fn read(text: &str, now: Timestamp) -> ClearedFaults<'_> {
     let mut found = ClearedFaults::default();
     for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
         let parsed = entry.split_once('=').and_then(|(uuid, time)| {
             let time = time.trim().parse::<Timestamp>().ok()?;
-            is_uuid(uuid.trim()).then_some((uuid.trim(), time))
+            let has_come = time.duration_since(now) <= AHEAD;
+            (has_come && is_uuid(uuid.trim())).then_some((uuid.trim(), time))
         });
         match parsed {
             Some((uuid, time)) => {
@@ -73,13 +78,17 @@ mod tests {
     #[test]
     fn entries_have_a_uuid_and_a_time_and_the_latest_counts() {
         let found = read(
-            "GPU-a=2026-11-29T10:00:00Z, GPU-b = 2026-11-29T10:00:00+01:00,GPU-a=2026-11-28T10:00:00Z, GPU-c, GPU-d=now, MIG-e=2026-11-29T10:00:00Z, =2026-11-29T10:00:00Z",
+            "GPU-a=2026-11-29T10:00:00Z, GPU-b = 2026-11-29T10:00:00+01:00,GPU-a=2026-11-28T10:00:00Z, GPU-c, GPU-d=now, MIG-e=2026-11-29T10:00:00Z, =2026-11-29T10:00:00Z, GPU-a=2030-01-01T00:00:00Z",
+            "2026-11-29T11:00:00Z".parse().unwrap(),
         );
         let times: Vec<(&str, String)> = found.gpus.iter().map(|(uuid, at)| (*uuid, at.to_string())).collect();
         let expected = [("GPU-a", "2026-11-29T10:00:00Z"), ("GPU-b", "2026-11-29T09:00:00Z")];
         assert_eq!(times, expected.map(|(uuid, at)| (uuid, at.to_owned())));
-        assert_eq!(found.malformed, ["GPU-c", "GPU-d=now", "MIG-e=2026-11-29T10:00:00Z", "=2026-11-29T10:00:00Z"]);
-        assert_eq!(read(" , "), ClearedFaults::default());
+        assert_eq!(
+            found.malformed,
+            ["GPU-c", "GPU-d=now", "MIG-e=2026-11-29T10:00:00Z", "=2026-11-29T10:00:00Z", "GPU-a=2030-01-01T00:00:00Z"]
+        );
+        assert_eq!(read(" , ", at(0)), ClearedFaults::default());
     }
 
     #[test]

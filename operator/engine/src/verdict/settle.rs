@@ -25,9 +25,14 @@ pub fn settle(before: &Settled, marked: Option<String>, clear_after: SignedDurat
     }
     let Some(why) = before.why.clone() else { return Settled::default() };
     // a later time is one from before the clock was set back
-    let since = before.gone_since.map_or(now, |since| since.min(now));
+    let since = before.gone_since.map_or_else(|| in_seconds(now), |since| since.min(now));
     let since = Settled { why: Some(why), gone_since: Some(since) };
     if since.ends(clear_after).is_none_or(|end| end <= now) { Settled::default() } else { since }
+}
+
+/// Messages say when a verdict ends.
+fn in_seconds(at: Timestamp) -> Timestamp {
+    Timestamp::from_second(at.as_second()).unwrap_or(at)
 }
 
 #[cfg(test)]

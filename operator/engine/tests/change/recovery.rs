@@ -159,6 +159,11 @@ fn free_device_is_advertised_to_one_canary_pod_and_the_owned_one_stays() {
     world.carry_out(&second);
     let waits = world.settle();
     assert_eq!(waits.kept_canaries.iter().collect::<Vec<_>>(), world.canaries.keys().collect::<Vec<_>>());
+    let text = waits.pending.unwrap();
+    assert!(
+        text.starts_with("Pending: after Xid 48 canary pod ") && text.ends_with(" on 1g.10gb at 1: it runs"),
+        "{text}"
+    );
 }
 
 #[test]

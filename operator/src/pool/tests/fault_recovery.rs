@@ -66,7 +66,9 @@ fn person_clears_a_fault_and_the_verdict_goes_with_the_last_fault() {
 
 #[test]
 fn entries_that_clear_nothing_are_named_with_their_remedy() {
-    for text in ["all", "GPU-a", "GPU-of-another-node=2026-11-29T10:00:00Z", "GPU-a=yesterday"] {
+    for text in
+        ["all", "GPU-a", "GPU-of-another-node=2026-11-29T10:00:00Z", "GPU-a=yesterday", "GPU-0=2030-01-01T00:00:00Z"]
+    {
         let mut fleet = faulty();
         annotate(&mut fleet, text);
         let (status, reason, message) = condition_of(&at(&fleet, 1000, &[]), "NodesMarked");
