@@ -46,6 +46,10 @@ pub struct GpuPoolStatus {
     /// State of the staged rollout; absent without `spec.rollout`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<RolloutStatus>,
+    /// Key of the taint that pods of tenants tolerate, from `policies.gpuTaint.key` of the chart, so that `kubectl gpu plan` does not take it for a mark
+    /// of others; absent for `nvidia.com/gpu`, which never is one, and where they tolerate none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tolerated_taint: Option<String>,
     /// Devices that guarantees for this pool's profiles lack; a profile of several pools counts in each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unmet: Option<i32>,

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use gputenancy_crds::{GpuNode, GpuPool, condition, vcluster};
+use gputenancy_crds::{GpuNode, GpuPool, GpuPoolStatus, condition, vcluster};
 use gputenancy_engine::{
     maintenance::MaintenanceRequest,
     ownership::DRA_DRIVER,
@@ -113,12 +113,17 @@ fn spec_of<K: Resource<DynamicType = ()>>(object: &K, spec: &impl Serialize) -> 
     json!({"apiVersion": K::api_version(&()), "kind": K::kind(&()), "metadata": metadata, "spec": spec})
 }
 
-/// A pool, with the guarantees that wait because they flap.
+/// A pool, with the guarantees that wait because they flap, and the taint that is no mark of others.
 fn pool(pool: &GpuPool) -> Value {
     let mut document = spec_of(pool, &pool.spec);
-    let flapping = pool.status.as_ref().map(|status| &status.flapping).filter(|flapping| !flapping.is_empty());
-    if let (Value::Object(fields), Some(flapping)) = (&mut document, flapping) {
-        fields.insert("status".into(), json!({"flapping": flapping}));
+    let status = pool.status.clone().unwrap_or_default();
+    let known = GpuPoolStatus {
+        flapping: status.flapping,
+        tolerated_taint: status.tolerated_taint,
+        ..GpuPoolStatus::default()
+    };
+    if let (Value::Object(fields), true) = (&mut document, known != GpuPoolStatus::default()) {
+        fields.insert("status".into(), json!(known));
     }
     document
 }

@@ -76,6 +76,29 @@ fn plan_takes_a_node_that_a_maintenance_request_names_for_no_supply_also_from_a_
 }
 
 #[test]
+fn plan_takes_no_taint_that_pods_of_tenants_tolerate_for_a_mark_also_from_a_snapshot() {
+    let tainted = |status: &serde_json::Value| {
+        let mut world = World::of(read(TWO_TEAMS));
+        for node in world.fleet.nodes.values_mut() {
+            let taint = json!({"key": "example.com/gpus", "value": "x", "effect": "NoSchedule"});
+            Arc::make_mut(node).spec.taints = vec![serde_json::from_value(taint).unwrap()];
+        }
+        world.fleet.pools[0].status = Some(serde_json::from_value(status.clone()).unwrap());
+        world
+    };
+    let grow = include_str!("fixtures/grow.yaml");
+    let unknown = serde_json::to_string(&plan(&tainted(&json!({})), grow)).unwrap();
+    assert!(unknown.contains("it has the taint example.com/gpus=x:NoSchedule"), "{unknown}");
+    let world = tainted(&json!({"toleratedTaint": "example.com/gpus"}));
+    let again = World::of(read(&snapshot::to_yaml(&world).unwrap()));
+    let expected = plan(&World::of(read(TWO_TEAMS)), grow);
+    assert!(!expected.changes.is_empty());
+    for world in [&world, &again] {
+        assert_eq!(plan(world, grow).changes, expected.changes);
+    }
+}
+
+#[test]
 fn snapshot_is_independent_of_list_order() {
     let world = World::of(read(BUSY));
     let mut reading = read(BUSY);

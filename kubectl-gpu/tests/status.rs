@@ -1,6 +1,6 @@
 //! `status`: a row for each device of a fleet with every mode of sharing.
 
-use std::{collections::BTreeSet, process::Command};
+use std::{collections::BTreeSet, process::Command, sync::Arc};
 
 use gputenancy_crds::GpuPool;
 use kubectl_gpu::{
@@ -79,6 +79,27 @@ fn status_of_a_silent_agent_offers_nothing() {
     let devices = [gpu(&report, "gpu-2", 0), gpu(&report, "gpu-2", 1)].map(states);
     assert_eq!(devices, [[(0, DeviceState::Used)], [(0, DeviceState::Withdrawn)]]);
     assert_eq!(report.silent_agents, 2, "gpu-2, and gpu-3 without an agent");
+}
+
+#[test]
+fn status_of_a_marked_node_and_of_a_withdrawn_gpu_offers_nothing() {
+    let mut world = world(SHARING);
+    let free = |report: &FleetStatus, index: i32| {
+        gpu(report, "gpu-1", index).devices.iter().filter(|d| d.state == DeviceState::Free).count()
+    };
+    assert!(free(&all(&world), 5) > 0 && free(&all(&world), 1) > 0);
+    let node = Arc::make_mut(world.fleet.gpu_nodes.get_mut("gpu-1").unwrap());
+    let state = node.status.as_ref().unwrap().gpus.iter().find(|gpu| gpu.index == 5).unwrap().uuid.clone();
+    node.spec.gpus.iter_mut().find(|gpu| gpu.uuid == state).unwrap().withdrawn = Some("row remapping failed".into());
+    let report = all(&world);
+    assert_eq!(free(&report, 5), 0);
+    assert!(free(&report, 1) > 0, "another GPU of the node");
+    Arc::make_mut(world.fleet.nodes.get_mut("gpu-1").unwrap()).spec.unschedulable = true;
+    let report = all(&world);
+    let notes: Vec<&str> =
+        gpu(&report, "gpu-1", 1).devices.iter().filter_map(|device| device.note.as_deref()).collect();
+    assert_eq!(free(&report, 1), 0);
+    assert!(notes.contains(&"no supply: it is cordoned"), "{notes:?}");
 }
 
 #[test]
@@ -227,6 +248,7 @@ fn status_names_a_node_of_two_pools_and_silent_agents_of_the_operator() {
     let message = "gpu-1: the agent has no pod there";
     let stopped = "slice: node gpu-1: a failed call; no other node begins";
     let weak = "pool research offers no shares of profile turns";
+    let invalid = "node gpu-1: entries `all` are no UUID";
     let mut pool: GpuPool = world.pool("research").unwrap().clone();
     pool.status = serde_json::from_value(json!({"conditions": [{
         "type": "AgentSilent", "status": "True", "reason": "Silent", "message": message, "lastTransitionTime": "2026-11-25T08:00:00Z",
@@ -234,12 +256,14 @@ fn status_names_a_node_of_two_pools_and_silent_agents_of_the_operator() {
         "type": "RolledOut", "status": "False", "reason": "RolloutStopped", "message": stopped, "lastTransitionTime": "2026-11-25T08:00:00Z",
     }, {
         "type": "EnforcementMet", "status": "False", "reason": "EnforcementTooWeak", "message": weak, "lastTransitionTime": "2026-11-25T08:00:00Z",
+    }, {
+        "type": "NodesMarked", "status": "False", "reason": "InvalidMark", "message": invalid, "lastTransitionTime": "2026-11-25T08:00:00Z",
     }]})).unwrap();
     world.fleet.pools.retain(|p| p.metadata.name.as_deref() != Some("research"));
     world.put(Object::Pool(Box::new(pool)));
     let report = all(&world);
     let found: BTreeSet<&str> = report.attention.iter().map(String::as_str).collect();
-    for message in [message, stopped, weak] {
+    for message in [message, stopped, weak, invalid] {
         assert!(found.contains(format!("pool research: {message}").as_str()), "{found:?}");
     }
     assert!(

@@ -5,6 +5,7 @@ use gputenancy_crds::{
     Sharing, SharingMode, names, slice_of,
 };
 use gputenancy_plan::resource_name;
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::model::{DeviceCounts, DeviceState, DeviceStatus, PodReference};
@@ -19,6 +20,8 @@ pub(super) struct GpuView<'a> {
     pub state: &'a GpuState,
     /// The Node is Ready, and the agent reports.
     pub answers: bool,
+    /// What others say about the node: it gets no new pods.
+    pub marked: Option<&'a str>,
 }
 
 /// All devices of a GPU, by start or number.
@@ -108,7 +111,7 @@ fn with_tenant(world: &World, found: &DeviceProcesses) -> DeviceProcesses {
 
 /// The state, counted as the operator counts it, and what the state alone does not say.
 fn state(gpu: GpuView<'_>, start: i32, device: &Reported) -> (DeviceState, Option<String>) {
-    let GpuView { spec, state, answers, .. } = gpu;
+    let GpuView { spec, state, answers, marked, .. } = gpu;
     let Some(spec) = spec else {
         let note = "not managed: neither changed nor advertised";
         return (DeviceState::Unmanaged, Some(note.to_owned()));
@@ -125,6 +128,8 @@ fn state(gpu: GpuView<'_>, start: i32, device: &Reported) -> (DeviceState, Optio
         unhealthy
     } else if spec.hold.contains(&start) {
         Some(if owned { format!("removed after its pod{phase}") } else { format!("withdrawn for a change{phase}") })
+    } else if let Some(why) = spec.withdrawn.as_deref().or(marked).filter(|_| !owned) {
+        Some(format!("no supply: {why}"))
     } else if !device.allocatable && !owned {
         Some("not allocatable in kubelet".to_owned())
     } else {
@@ -163,14 +168,19 @@ fn tenant_of(world: &World, namespace: &str) -> Option<String> {
     world.tenant_of(namespace).or_else(kept)
 }
 
+/// What others say about a node, by which its free devices are no supply; whether maintenance is planned or has begun makes no difference here.
+pub(super) fn mark(world: &World, node: &str) -> Option<String> {
+    world.fleet.reported_mark(node, Timestamp::default()).map(|verdict| verdict.why)
+}
+
 /// Devices with a resource on all GPUs that the platform manages.
 pub(crate) fn count_of(world: &World, resource: &str) -> DeviceCounts {
     let mut counts = DeviceCounts::default();
     for (name, node) in &world.fleet.gpu_nodes {
-        let answers = world.fleet.answers(name);
+        let (answers, mark) = (world.fleet.answers(name), mark(world, name));
         for state in node.status.iter().flat_map(|s| &s.gpus) {
             let spec = node.spec.gpus.iter().find(|g| g.uuid == state.uuid);
-            let devices = devices(GpuView { world, spec, state, answers });
+            let devices = devices(GpuView { world, spec, state, answers, marked: mark.as_deref() });
             devices.iter().filter(|d| d.resource == resource).for_each(|d| counts.count(d.state));
         }
     }

@@ -8,7 +8,7 @@ use kube::ResourceExt;
 
 use super::{
     attention,
-    device::{GpuView, devices},
+    device::{GpuView, devices, mark},
     filter::{Filter, Member},
     model::{AgentStatus, DeviceCounts, FleetStatus, GpuStatus, NodeStatus, PoolStatus},
     unallocated::Offers,
@@ -68,7 +68,8 @@ fn node(world: &World, snapshot: &Snapshot, member: &Member<'_>) -> NodeStatus {
 
 fn gpus(world: &World, snapshot: &Snapshot, pool: Option<&PoolName>, node: &GpuNode) -> Vec<GpuStatus> {
     let Some(status) = &node.status else { return Vec::new() };
-    let answers = world.fleet.answers(&node.name_any());
+    let name = node.name_any();
+    let (answers, mark) = (world.fleet.answers(&name), mark(world, &name));
     let profiles = pool.and_then(|pool| world.pool(pool.as_str())).map(|pool| &pool.spec.profiles);
     let boards: Vec<BoardGeometry> = status.boards.iter().map(BoardGeometry::from).collect();
     let offers: Vec<Option<Offers<'_>>> =
@@ -85,7 +86,7 @@ fn gpus(world: &World, snapshot: &Snapshot, pool: Option<&PoolName>, node: &GpuN
             managed: spec.is_some(),
             health: format!("{:?}", state.health),
             change: spec.and_then(|s| s.change.as_ref()).map(|c| format!("{:?}", c.phase)),
-            devices: devices(GpuView { world, spec, state, answers }),
+            devices: devices(GpuView { world, spec, state, answers, marked: mark.as_deref() }),
             unallocated: spec.zip(offers).map(|(spec, offers)| offers.unallocated(spec, state)).unwrap_or_default(),
         }
     };

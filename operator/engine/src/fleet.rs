@@ -75,6 +75,11 @@ pub fn priority(pod: &SlimPod) -> Option<i32> {
     pod.spec.priority.filter(|priority| *priority != 0)
 }
 
+/// Key of the taint that pods of tenants tolerate, as the operator has reported it: it is a setting of the operator.
+fn reported_taint(pool: &GpuPool) -> Option<&str> {
+    pool.status.as_ref()?.tolerated_taint.as_deref()
+}
+
 impl Fleet {
     /// The planner's input without grace period: silent nodes are not supply. Deleted objects are neither supply nor demand.
     pub fn cluster(&self) -> Cluster<'_> {
@@ -96,7 +101,7 @@ impl Fleet {
                 ready: state.is_supply(now),
                 foreign: state.foreign,
                 // only whether there is a verdict matters here, and not when it turns into a fault
-                marked: self.marked(name, None, now.unwrap_or_default()).map(|verdict| Cow::Owned(verdict.why)),
+                marked: self.reported_mark(name, now.unwrap_or_default()).map(|verdict| Cow::Owned(verdict.why)),
                 withdrawn: withdrawn_gpus(node).gpus.into_iter().map(|(uuid, why)| (uuid, Cow::Owned(why))).collect(),
                 gpus: self.gpu_nodes.get(name),
             }
@@ -164,10 +169,26 @@ impl Fleet {
     /// What others say at `now` about a node of a pool, by its `spec.health`. `tolerated`: key of the taint that pods of tenants tolerate,
     /// besides the usual one and the pool's.
     pub fn marked(&self, name: &str, tolerated: Option<&str>, now: Timestamp) -> Option<Verdict> {
+        self.judged(name, |_| tolerated, now)
+    }
+
+    /// The same, with the key that the operator has reported in the status of the node's pool.
+    pub fn reported_mark(&self, name: &str, now: Timestamp) -> Option<Verdict> {
+        self.judged(name, reported_taint, now)
+    }
+
+    /// The same, with the key for the node's pool.
+    fn judged<'a>(
+        &'a self,
+        name: &str,
+        tolerated: impl FnOnce(&'a GpuPool) -> Option<&'a str>,
+        now: Timestamp,
+    ) -> Option<Verdict> {
         let maintenance = self.maintenance.get(name).map(Vec::as_slice).unwrap_or_default();
         let node = self.nodes.get(name).filter(|node| is_suspect(node) || !maintenance.is_empty())?;
-        let GpuPoolSpec { health, taint, .. } = &self.only_pool(name, node)?.spec;
-        let keys = taint.iter().map(|taint| taint.key.as_str()).chain(tolerated);
+        let pool = self.only_pool(name, node)?;
+        let GpuPoolSpec { health, taint, .. } = &pool.spec;
+        let keys = taint.iter().map(|taint| taint.key.as_str()).chain(tolerated(pool));
         verdict(node, maintenance, health, &keys.collect(), now)
     }
 

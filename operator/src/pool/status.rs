@@ -128,6 +128,7 @@ pub fn pool(seen: &Seen<'_>, pool: &GpuPool) -> GpuPoolStatus {
         changes,
         pending,
         next_window: next_window(seen, &name),
+        tolerated_taint: seen.tolerated.unusual(),
         unmet: Some(unmet(seen, &name)),
         unsatisfied,
         flapping,

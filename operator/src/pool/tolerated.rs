@@ -3,6 +3,7 @@
 use std::{convert::Infallible, str::FromStr};
 
 use gputenancy_crds::PoolTaint;
+use gputenancy_engine::verdict::GPU_TAINT;
 
 /// Key of the taint that the API server makes pods of tenants tolerate; none where it does not.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,7 +11,7 @@ pub struct Tolerated(Option<String>);
 
 impl Default for Tolerated {
     fn default() -> Self {
-        Self(Some("nvidia.com/gpu".to_owned()))
+        Self(Some(GPU_TAINT.to_owned()))
     }
 }
 
@@ -26,6 +27,11 @@ impl Tolerated {
     /// The key, if there is one.
     pub fn key(&self) -> Option<&str> {
         self.0.as_deref()
+    }
+
+    /// The key, if it is not the usual one, which needs no mention.
+    pub fn unusual(&self) -> Option<String> {
+        self.0.clone().filter(|key| key != GPU_TAINT)
     }
 
     /// Why no pod of a tenant could run on nodes with this taint.

@@ -23,7 +23,7 @@ pub use gpus::{WithdrawnGpus, withdrawn_gpus};
 pub use settle::{Settled, settle};
 
 /// Taint by which tenants' pods get GPUs, unless the pool or the chart names another one.
-const GPU_TAINT: &str = "nvidia.com/gpu";
+pub const GPU_TAINT: &str = "nvidia.com/gpu";
 
 /// Taints that say nothing about the health of a node: the first is the cordon itself, [liveness](crate::liveness) decides about the next
 /// two, and a tenant's pod can cause the others by what it writes and starts, until kubelet evicts it.

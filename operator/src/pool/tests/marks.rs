@@ -114,6 +114,28 @@ fn cordon_of_ours_counts_and_stays_until_nvsentinel_ends_its_quarantine() {
     assert_eq!(decided(false).0, Some(CordonAction::Lift));
 }
 
+#[test]
+fn pool_reports_the_taint_that_pods_tolerate_unless_it_is_the_usual_one() {
+    let fleet = settled();
+    let statuses = |key: &str| {
+        let (tolerated, none, now) = (key.parse().unwrap(), BTreeSet::new(), Timestamp::from_second(1000).unwrap());
+        let inventory = Inventory {
+            fleet: &fleet,
+            now,
+            refusals: &Refusals::new(),
+            namespace: "home",
+            tolerated: &tolerated,
+            marks: &BTreeMap::new(),
+            lagging: &none,
+            failing: &none,
+            writing: &none,
+        };
+        decide(&inventory, &mut Remembered::default()).pools
+    };
+    assert_eq!((statuses("nvidia.com/gpu").len(), statuses("").len()), (0, 0), "nothing is written");
+    assert_eq!(statuses("example.com/gpus")["p"].tolerated_taint.as_deref(), Some("example.com/gpus"));
+}
+
 /// The settled fleet with two nodes more, so that one marked node is not too many, and a change of the GPU that has a pod.
 fn changing(phase: &str) -> Fleet {
     let mut fleet = settled();
