@@ -234,7 +234,7 @@ fn canaries() -> Vec<Case> {
         ("a probe from the node", container(json!({"startupProbe": reaches})), shape),
         ("a hook from the node", container(json!({"lifecycle": {"postStart": reaches}})), shape),
         ("a port of the node", container(json!({"ports": [{"containerPort": 443, "hostPort": 443}]})), shape),
-        ("a node by name", spec(json!({"nodeName": "gpu-1"})), shape),
+        ("another node than its device has", spec(json!({"nodeName": "gpu-2"})), shape),
         ("no deadline", spec(json!({"activeDeadlineSeconds": null})), shape),
         ("a pod that starts again", spec(json!({"restartPolicy": "Always"})), shape),
         ("names of its own", spec(json!({"hostAliases": [{"ip": "192.0.2.1", "hostnames": ["x"]}]})), shape),

@@ -13,7 +13,7 @@ use crate::plan::{GpuKey, NodeName, PodName};
 use gputenancy_engine::{
     change::{CanaryOutcome, CanaryPod, CanaryRequest, ChangeDecision},
     label,
-    projection::SlimPod,
+    projection::{SlimContainerState, SlimPod},
 };
 
 /// Priority class and service account of canary pods, both parts of the chart.
@@ -81,6 +81,10 @@ fn outcome(pod: &SlimPod) -> CanaryOutcome {
     }
     match status.phase.as_str() {
         "Succeeded" => CanaryOutcome::Passed,
+        // an image that cannot be pulled says nothing about the device
+        "Failed" if status.reason.as_deref() == Some("DeadlineExceeded") && !has_started(container) => {
+            CanaryOutcome::Inconclusive(format!("it did not start in time; {}", waiting_for(pod)))
+        }
         "Failed" if status.reason.as_deref() == Some("DeadlineExceeded") => {
             CanaryOutcome::Failed(format!("it did not end; {}", why()))
         }
@@ -95,6 +99,13 @@ fn outcome(pod: &SlimPod) -> CanaryOutcome {
         "Running" => CanaryOutcome::Pending("it runs".to_owned()),
         _ => CanaryOutcome::Pending(waiting_for(pod)),
     }
+}
+
+/// The program has run: its container is neither waiting, nor ended without kubelet's knowledge.
+fn has_started(container: Option<&SlimContainerState>) -> bool {
+    let unknown =
+        |c: &SlimContainerState| c.terminated.as_ref().is_some_and(|end| end.reason == "ContainerStatusUnknown");
+    container.is_some_and(|c| c.waiting.is_none() && !unknown(c))
 }
 
 fn waiting_for(pod: &SlimPod) -> String {

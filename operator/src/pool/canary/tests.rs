@@ -46,8 +46,21 @@ fn only_the_programs_end_speaks_about_the_device() {
     assert_eq!(outcome(&read(&json!({"phase": "Succeeded"}))), CanaryOutcome::Passed);
     assert_eq!(outcome(&read(&ended("Error", 3, "no\n device \n"))), failed("exit code 3: no device"));
     assert_eq!(outcome(&read(&ended("OOMKilled", 137, ""))), failed("exit code 137: OOMKilled"));
-    let late = json!({"phase": "Failed", "reason": "DeadlineExceeded", "message": "too long"});
-    assert_eq!(outcome(&read(&late)), failed("it did not end; DeadlineExceeded: too long"));
+    let late = |state: Value| {
+        let container = json!([{"name": "canary", "state": state}]);
+        outcome(&read(
+            &json!({"phase": "Failed", "reason": "DeadlineExceeded", "message": "too long", "containerStatuses": container}),
+        ))
+    };
+    for ran in [json!({"running": {}}), json!({"terminated": {"exitCode": 137, "reason": "Error"}})] {
+        assert_eq!(late(ran), failed("it did not end; DeadlineExceeded: too long"));
+    }
+    let waits = json!({"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}});
+    for never in [waits, json!({"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown"}})] {
+        let CanaryOutcome::Inconclusive(why) = late(never.clone()) else { panic!("{never}") };
+        assert!(why.starts_with("it did not start in time; "), "{why}");
+        assert!(never["waiting"].is_null() || why.contains("ImagePullBackOff) no such image"), "{why}");
+    }
     for reason in ["UnexpectedAdmissionError", "Evicted", "NodeShutdown"] {
         let mut status = ended("Error", 137, "");
         status.as_object_mut().unwrap().insert("reason".into(), json!(reason));
