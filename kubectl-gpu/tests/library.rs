@@ -99,6 +99,23 @@ fn plan_takes_no_taint_that_pods_of_tenants_tolerate_for_a_mark_also_from_a_snap
 }
 
 #[test]
+fn plan_notes_marked_nodes_and_withdrawn_gpus_also_if_nothing_changes() {
+    let notes = |edit: &dyn Fn(&mut gputenancy_engine::projection::SlimNode)| {
+        let mut world = World::of(read(TWO_TEAMS));
+        edit(Arc::make_mut(world.fleet.nodes.values_mut().next().unwrap()));
+        plan(&world, "").notes.join("; ")
+    };
+    assert!(!notes(&|_| {}).contains("do not count"));
+    let cordoned = notes(&|node| node.spec.unschedulable = true);
+    assert!(cordoned.contains(": it is cordoned: free devices there do not count, and no change starts"), "{cordoned}");
+    let withdrawn = notes(&|node| {
+        let annotation = (gputenancy_crds::names::WITHDRAWN_GPUS.to_owned(), "GPU-a=hot".to_owned());
+        node.metadata.annotations = Some([annotation].into());
+    });
+    assert!(withdrawn.contains("GPU-a is withdrawn by") && withdrawn.contains("(hot): free devices"), "{withdrawn}");
+}
+
+#[test]
 fn snapshot_is_independent_of_list_order() {
     let world = World::of(read(BUSY));
     let mut reading = read(BUSY);

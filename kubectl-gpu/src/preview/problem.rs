@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use gputenancy_crds::{ChangePhase, FlappingGuarantee, GpuPool};
+use gputenancy_engine::verdict::withdrawn_gpus;
 use kube::ResourceExt as _;
 
 use super::{
@@ -57,6 +58,15 @@ fn flapping(pool: &GpuPool) -> impl Iterator<Item = String> {
     pool.status.iter().flat_map(|status| &status.flapping).filter_map(waits)
 }
 
+/// What others say about a node of a pool and about single GPUs of it.
+fn marked(new: &PlannedWorld<'_>, node: &str) -> Vec<String> {
+    let fleet = &new.world.fleet;
+    let whole = fleet.reported_mark(node, new.world.taken_at.unwrap_or_default()).map(|verdict| verdict.why);
+    let gpus = fleet.nodes.get(node).map(|node| withdrawn_gpus(node).gpus).unwrap_or_default();
+    let note = |why| format!("node {node}: {why}: free devices there do not count, and no change starts");
+    whole.into_iter().chain(gpus.into_values()).map(note).collect()
+}
+
 /// Sentences without need for action.
 pub(super) fn notes(new: &PlannedWorld<'_>, changes: &[GpuChange], more: &[String]) -> Vec<String> {
     let mut notes: Vec<String> = more.to_vec();
@@ -71,6 +81,9 @@ pub(super) fn notes(new: &PlannedWorld<'_>, changes: &[GpuChange], more: &[Strin
     notes.extend(unchanged.filter_map(|(key, _)| new.plan.reason(key)));
     for node in new.members.keys().filter(|n| !new.world.fleet.gpu_nodes.contains_key(n.as_str())) {
         notes.push(format!("node {node} belongs to a pool and has no GpuNode: no agent has reported from it"));
+    }
+    for node in new.members.keys() {
+        notes.extend(marked(new, node.as_str()));
     }
     for (name, node) in &new.world.fleet.gpu_nodes {
         for spec in &node.spec.gpus {

@@ -72,9 +72,11 @@ fn sentence(flapping: &Flapping<'_>) -> String {
 }
 
 fn plans(Flapping { wanted, planned, due, .. }: &Flapping<'_>) -> String {
+    let devices =
+        if *planned == 1 { "1 device is planned".to_owned() } else { format!("{planned} devices are planned") };
     match due {
-        Some(due) => format!("{planned} devices are planned, and {wanted} from {due} on if it stays"),
-        None => format!("{planned} devices are planned"),
+        Some(due) => format!("{devices}, and {wanted} from {due} on if it stays"),
+        None => devices,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::{
-    ChangePhase, GpuPool, GpuPoolStatus, PendingChange, PoolChange, PoolProfile, WindowTimes,
+    ChangePhase, GpuPool, GpuPoolStatus, Health, PendingChange, PoolChange, PoolProfile, WindowTimes,
     condition::{ConditionUpdate, Overall, READY, merge},
     reasons::{self, Reason},
 };
@@ -67,6 +67,9 @@ pub struct Seen<'a> {
     /// The time.
     pub now: Timestamp,
 }
+
+/// Most GPUs with a fault that a message names.
+const MOST_FAULTY: usize = 4;
 
 /// So many GPUs that wait for their change are listed; a status is no inventory.
 const MOST_PENDING: usize = 32;
@@ -319,9 +322,25 @@ fn overall(
     if !ahead.is_empty() {
         return waiting(reasons::CHANGE_PLANNED, format!("to be changed next: {}", ahead.join(", ")));
     }
+    let (count, faults) = (nodes.len(), faults(seen, nodes));
     Overall::Ready {
-        message: format!("{} {}, every GPU as planned", nodes.len(), if nodes.len() == 1 { "node" } else { "nodes" }),
+        message: format!("{count} {}, every GPU as planned{faults}", if count == 1 { "node" } else { "nodes" }),
     }
+}
+
+/// GPUs of these nodes that get no new pods because of a fault, as a clause.
+fn faults(seen: &Seen<'_>, nodes: &BTreeSet<NodeName>) -> String {
+    let here = nodes.iter().filter_map(|node| Some((node, seen.fleet.gpu_nodes.get(node.as_str())?.status.as_ref()?)));
+    let gpus = here.flat_map(|(node, status)| status.gpus.iter().map(move |gpu| (node, gpu)));
+    let faulty: Vec<String> = gpus
+        .filter(|(_, gpu)| gpu.health != Health::Healthy)
+        .map(|(node, gpu)| format!("GPU {} of node {node} ({})", gpu.index, gpu.fault.as_deref().unwrap_or("lost")))
+        .collect();
+    let more = faulty.len().saturating_sub(MOST_FAULTY);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let named = faulty.iter().take(MOST_FAULTY).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let see = "see status.gpus of the GpuNode";
+    if named.is_empty() { named } else { format!(", but faults keep new pods from {named}{more}: {see}") }
 }
 
 /// GPUs that a deleted pool still has, as `node/index` with what uses them.

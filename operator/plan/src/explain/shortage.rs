@@ -90,7 +90,7 @@ fn why(
         .filter_map(|name| enforcement::too_weak(fleet.snapshot, (name, fleet.snapshot.pools.get(name)?), profile));
     let weak: Vec<String> = weak.map(|problem| problem.to_string()).collect();
     let unavailable = fleet.gpus.iter().filter(|g| pools.contains(g.pool)).filter_map(|g| match &g.gpu.availability {
-        Availability::Unavailable(why) => Some((*why).to_owned()),
+        Availability::Unavailable(why) => Some(format!("a GPU of node {}: {why}", g.key.node)),
         Availability::Marked(why) => Some(format!("node {}: {why}", g.key.node)),
         _ => None,
     });
@@ -108,9 +108,10 @@ fn why(
     if able == 0 && !weak.is_empty() {
         return alone(weak.join("; "));
     }
+    let back = if unavailable.is_empty() { "" } else { "bring back what cannot be used, or " };
     if able == 0 {
         return alone(format!(
-            "pool {names} has no GPU that can be partitioned into it{away}: add nodes with such boards"
+            "pool {names} has no GPU that can be partitioned into it{away}: {back}add nodes with such boards"
         ));
     }
     let wanted = decision.objective.total(id);
@@ -119,7 +120,7 @@ fn why(
     let (help, field) = (or(moves), or(field));
     let why = format!(
         "the {able} GPUs of pool {names} that can carry it{away} have room for {usable} in addition to the other guarantees, {wanted} are guaranteed in all: \
-         add GPUs, or lower a guarantee{field}"
+         {back}add GPUs, or lower a guarantee{field}"
     );
     (why, help)
 }

@@ -215,7 +215,12 @@ fn node_that_leaves_freed_memory_as_it_is_serves_no_guarantee_unless_the_pool_ac
         (reasons(&plan).contains(&"Shortage".to_owned()), explain(&plan).join("\n"))
     };
     let (short, text) = with(Some(MemoryScrub::Off), UnscrubbedMemory::Refuse);
-    assert!(short && text.contains("2 more cannot be used: its driver leaves freed memory as it is"), "{text}");
+    assert!(
+        short
+            && text.contains("2 more cannot be used: a GPU of node ")
+            && text.contains(": its driver leaves freed memory as it is"),
+        "{text}"
+    );
     assert!(!with(Some(MemoryScrub::Off), UnscrubbedMemory::Accept).0);
     for scrub in [Some(MemoryScrub::On), Some(MemoryScrub::Unknown), None] {
         assert!(!with(scrub, UnscrubbedMemory::Refuse).0, "{scrub:?}");

@@ -38,6 +38,9 @@ fn free_device_of_an_unhealthy_gpu_is_put_on_trial_and_nothing_else_changes() {
     let spec = written(&pass).unwrap();
     assert_eq!(spec.gpus[0], GpuSpec { trial: vec![0], ..before.gpus[0].clone() });
     assert_eq!(spec.gpus[1..], before.gpus[1..]);
+    let (status, _, message) = condition_of(&pass, "Ready");
+    assert_eq!(status, "True", "the guarantee is met by the other GPU");
+    assert!(message.ends_with("every GPU as planned, but faults keep new pods from GPU 0 of node n (Xid 48): see status.gpus of the GpuNode"), "{message}");
 }
 
 #[test]
