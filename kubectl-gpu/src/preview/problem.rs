@@ -63,8 +63,8 @@ fn marked(new: &PlannedWorld<'_>, node: &str) -> Vec<String> {
     let fleet = &new.world.fleet;
     let whole = fleet.reported_mark(node, new.world.taken_at.unwrap_or_default()).map(|verdict| verdict.why);
     let gpus = fleet.nodes.get(node).map(|node| withdrawn_gpus(node).gpus).unwrap_or_default();
-    let note = |why| format!("node {node}: {why}: free devices there do not count, and no change starts");
-    whole.into_iter().chain(gpus.into_values()).map(note).collect()
+    let sentence = |why| format!("node {node}: {why}: free devices there do not count, and no change starts");
+    whole.into_iter().chain(gpus.into_values()).map(sentence).collect()
 }
 
 /// Sentences without need for action.
