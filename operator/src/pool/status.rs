@@ -205,7 +205,9 @@ pub fn news(before: &[Condition], now: &[Condition]) -> Vec<(EventType, Reason, 
     let mut news = Vec::new();
     let old = of(before, READY).map(|c| c.reason);
     if let Some(ready) = of(now, READY).filter(|c| Some(&c.reason) != old.as_ref() && c.reason != FOREIGN) {
-        let calm = ready.status == "True" || reasons::CHANGING == ready.reason.as_str();
+        // what waits for a window, a limit or running pods, as specified, is no warning
+        let usual = [reasons::CHANGING, reasons::CHANGE_PLANNED, reasons::DELETING];
+        let calm = ready.status == "True" || usual.iter().any(|reason| *reason == ready.reason.as_str());
         let tone = if calm { EventType::Normal } else { EventType::Warning };
         news.extend(Reason::listed(&ready.reason).map(|reason| (tone, reason, ready.message)));
     }
@@ -370,7 +372,11 @@ fn left(seen: &Seen<'_>, pool: &GpuPool) -> Vec<String> {
 
 fn deletion(seen: &Seen<'_>, pool: &GpuPool) -> Overall {
     let left = left(seen, pool);
-    let message = format!("waiting until these GPUs are idle, 5 minutes at most: {}", left.join(", "));
+    let message = if left.is_empty() {
+        "no GPU is left: the operator's finalizer is removed next".to_owned()
+    } else {
+        format!("waiting until these GPUs are idle, 5 minutes at most: {}", left.join(", "))
+    };
     Overall::Reconciling { reason: reasons::DELETING, message }
 }
 

@@ -14,6 +14,7 @@ mod repairs;
 mod resized;
 mod retained;
 mod silent_agents;
+mod warnings;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -46,6 +46,9 @@ pub use state::NodeState;
 /// Longest time for all writes about one object.
 const OBJECT_TIMEOUT: Duration = Duration::from_secs(15);
 
+/// Time until a write is decided again that met another version of the object than the cache has.
+const CONFLICT: Duration = Duration::from_secs(1);
+
 /// Why a write failed; what was written before stays, and the next decision continues from there.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
@@ -68,6 +71,14 @@ pub enum WriteError {
     /// The layouts cannot be rendered.
     #[error(transparent)]
     Layouts(#[from] MigConfigError),
+}
+
+impl WriteError {
+    /// The object has another version than the cache; writes of fields are forced, so that no other conflict lasts.
+    fn is_conflict(&self) -> bool {
+        let Self::Api { source, .. } = self else { return false };
+        matches!(&**source, kube::Error::Api(status) if status.is_conflict())
+    }
 }
 
 fn failed(doing: impl Into<String>) -> impl FnOnce(kube::Error) -> WriteError {
@@ -106,6 +117,11 @@ impl Outcome {
             Ok(Written::At(at)) => {
                 let due = Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or_default();
                 self.due = self.due.into_iter().chain([due]).min();
+            }
+            // another client has written first: what is decided from its version follows
+            Err(error) if error.is_conflict() => {
+                tracing::debug!(%error, "write is retried");
+                self.due = self.due.into_iter().chain([CONFLICT]).min();
             }
             Err(error) => {
                 tracing::warn!(%error, "write failed");

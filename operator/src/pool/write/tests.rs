@@ -517,7 +517,7 @@ async fn gpu_node_that_fails_is_named_until_its_retry_and_keeps_its_back_off() {
 
 #[tokio::test(start_paused = true)]
 async fn status_of_a_pool_is_written_again_after_every_kind_of_failure() {
-    for answer in [Answer::Code(409), Answer::Code(429), Answer::Code(503), Answer::Hang, Answer::Lost] {
+    for answer in [Answer::Code(429), Answer::Code(503), Answer::Hang, Answer::Lost] {
         let mut world = World::new(0);
         world.api.rule("/gpupools/", Some(answer));
         let decision = || FleetDecision {
@@ -533,4 +533,21 @@ async fn status_of_a_pool_is_written_again_after_every_kind_of_failure() {
         world.decide(decision());
         assert_eq!(world.next().await, (Target::Pool("pool".into()), None, false), "{answer:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn conflict_with_another_client_is_decided_again_and_is_no_warning() {
+    let mut world = World::new(0);
+    world.api.rule("/gpupools/", Some(Answer::Code(409)));
+    let decision =
+        || FleetDecision { pools: [("pool".to_owned(), GpuPoolStatus::default())].into(), ..FleetDecision::default() };
+    world.decide(decision());
+    let (_, failure, _) = world.next().await;
+    assert_eq!((failure, world.api.count(&Method::POST, "/events")), (None, 0));
+    let wake = world.queue.retry_at().unwrap();
+    assert!(wake.duration_since(Instant::now()) <= Duration::from_secs(1));
+    world.api.rule("/gpupools/", None);
+    tokio::time::sleep_until(wake).await;
+    world.decide(decision());
+    assert_eq!(world.next().await, (Target::Pool("pool".into()), None, false));
 }
