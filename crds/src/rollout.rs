@@ -11,7 +11,7 @@ use crate::DurationText;
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Rollout {
-    /// Nodes that serve what is new first.
+    /// Nodes that serve what is new first. Where others mark such a node meanwhile, another one takes its place; at most so many are added.
     #[serde(default = "one_node")]
     #[schemars(range(min = 1, max = 5000))]
     pub canary_nodes: i32,
@@ -40,7 +40,7 @@ pub struct RolloutStatus {
     /// Names of new profiles and fixed layouts, which the first nodes serve before others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trying: Vec<String>,
-    /// Nodes that serve what is new first.
+    /// Nodes that serve what is new first. Where others mark such a node meanwhile, another one takes its place; at most so many are added.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<String>,
     /// Hash of what these nodes serve that is new; another one begins the soak time again.
