@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{duration::or_seconds, fingerprint::fingerprint};
 
-/// An inconclusive canary pod is replaced after this time.
+/// An inconclusive canary pod of a change is replaced after this time.
 const REPLACE_AFTER: SignedDuration = SignedDuration::from_secs(10);
 
 /// A device that is verified: for all new ones of its profile, or for its GPU after a fault.
@@ -68,7 +68,7 @@ pub(super) fn step(ctx: &ChangeContext<'_>, change: &Change) -> ChangeDecision {
     if !draft.is_written() || !ctx.reached(&change.to) {
         return draft.done(activity(ctx));
     }
-    let waits: Vec<String> = devices.iter().filter_map(|d| drive(ctx, &mut draft, rules, d)).collect();
+    let waits: Vec<String> = devices.iter().filter_map(|d| drive(ctx, &mut draft, (rules, REPLACE_AFTER), d)).collect();
     draft.done(waits.join("; "))
 }
 
@@ -84,18 +84,18 @@ fn advertise(ctx: &ChangeContext<'_>, draft: &mut Draft<'_>, change: &Change, de
     draft.hold(differing(ctx, change).into_iter().filter(|s| !trial.contains(s))).trial(trial);
 }
 
-/// Does the next thing for one device and returns what it waits for.
+/// Does the next thing for one device and returns what it waits for. `replace_after`: time from the creation of an inconclusive pod to the next one.
 pub(super) fn drive(
     ctx: &ChangeContext<'_>,
     draft: &mut Draft<'_>,
-    rules: &Canary,
+    (rules, replace_after): (&Canary, SignedDuration),
     device: &CanaryDevice<'_>,
 ) -> Option<String> {
     let (place, name) = (device.place(), &device.pod);
     match ctx.observation.canaries.get(name) {
         Some(CanaryPod { outcome: CanaryOutcome::Passed, .. }) => None,
         Some(CanaryPod { outcome: CanaryOutcome::Inconclusive(why), created }) => {
-            let again = created.checked_add(REPLACE_AFTER).unwrap_or(ctx.observation.now);
+            let again = created.checked_add(replace_after).unwrap_or(ctx.observation.now);
             if again <= ctx.observation.now {
                 draft.decision.kept_canaries.remove(name);
             }
@@ -215,7 +215,7 @@ fn differing(ctx: &ChangeContext<'_>, change: &Change) -> Vec<i32> {
     to.instances.iter().flat_map(new).collect()
 }
 
-fn limit(rules: &Canary) -> SignedDuration {
+pub(super) fn limit(rules: &Canary) -> SignedDuration {
     or_seconds(&rules.timeout, 120)
 }
 

@@ -4,7 +4,7 @@
 use gputenancy_crds::{FaultFinding, FaultVerdict, GpuState, RecoveryState, names, reasons};
 
 use super::{
-    canary::{CanaryDevice, drive},
+    canary::{CanaryDevice, drive, limit},
     context::{ChangeContext, Device},
     draft::Draft,
     types::{CanaryOutcome, ChangeDecision},
@@ -36,9 +36,14 @@ pub(super) fn step(ctx: &ChangeContext<'_>) -> Option<ChangeDecision> {
     let resource = names::canary_resource(ctx.state.index, start);
     let device = CanaryDevice { place: chosen.place, profile: chosen.profile, pod, resource };
     let mut draft = Draft::of(ctx);
+    draft.decision.kept_canaries.insert(device.pod.clone());
+    // nothing begins on a node that others have marked, or whose agent does not report
+    if !ctx.fresh {
+        return Some(draft.done(""));
+    }
     let others: Vec<i32> = spec.trial.iter().copied().filter(|s| *s != start).collect();
-    draft.trial(others.iter().copied().chain([start])).decision.kept_canaries.insert(device.pod.clone());
-    if !ctx.fresh || !draft.is_written() {
+    draft.trial(others.iter().copied().chain([start]));
+    if !draft.is_written() {
         return Some(draft.done(""));
     }
     let on = format!("canary pod {} on {}", device.pod, device.place);
@@ -60,7 +65,8 @@ pub(super) fn step(ctx: &ChangeContext<'_>) -> Option<ChangeDecision> {
         }
         outcome => {
             let waits = matches!(outcome, Some(CanaryOutcome::Pending(_) | CanaryOutcome::Inconclusive(_)));
-            let text = drive(ctx, &mut draft, rules, &device).filter(|_| waits);
+            // no time limit ends this: one pod each time
+            let text = drive(ctx, &mut draft, (rules, limit(rules)), &device).filter(|_| waits);
             let why = ctx.state.fault.as_deref().unwrap_or("a fault");
             draft.decision.pending = text.map(|text| format!("Pending: after {why} {text}"));
         }

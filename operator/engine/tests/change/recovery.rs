@@ -193,7 +193,12 @@ fn canary_that_fails_is_a_verdict_too_and_no_other_is_started() {
 
 #[test]
 fn inconclusive_canary_is_replaced() {
-    let (_, decision) = World::ends(&CanaryOutcome::Inconclusive("node restarted".into()));
+    let (mut world, decision) = World::ends(&CanaryOutcome::Inconclusive("node restarted".into()));
+    assert_eq!((decision.spec, decision.kept_canaries.len()), (None, 1), "at most one in spec.verify.canary.timeout");
+    assert_eq!(decision.requeue_at, Some(at(210).0));
+    assert!(decision.pending.unwrap().contains("node restarted"));
+    world.canaries.values_mut().for_each(|pod| pod.created = at(-20).0);
+    let decision = world.decide();
     assert_eq!((decision.spec, decision.kept_canaries.len()), (None, 0), "it is deleted, and another one follows");
 }
 
@@ -218,6 +223,9 @@ fn without_a_canary_a_free_device_or_a_fresh_status_nothing_is_tried() {
         instance.device.as_mut().unwrap().clients = 1;
     }
     assert_eq!(world.decide(), ChangeDecision::default());
+    let mut world = World::new();
+    world.node.status.as_mut().unwrap().observed_generation = Some(0);
+    assert_eq!((world.decide().spec, world.decide().canaries.len()), (None, 0));
     let mut world = World::new();
     world.state().recovery.as_mut().unwrap().state = RecoveryState::StaysOut;
     assert_eq!(world.decide(), ChangeDecision::default());
