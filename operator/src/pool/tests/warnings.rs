@@ -3,6 +3,7 @@
 use gputenancy_service::events::EventType;
 
 use super::*;
+use crate::pool::status;
 
 #[test]
 fn pool_that_waits_as_specified_or_is_deleted_is_no_warning() {
@@ -11,7 +12,7 @@ fn pool_that_waits_as_specified_or_is_deleted_is_no_warning() {
             "lastTransitionTime": "1970-01-01T00:00:00Z"}))]
     };
     let tone = |reason: &str| {
-        let news = super::status::news(&ready("True", "Ready"), &ready("False", reason));
+        let news = status::news(&ready("True", "Ready"), &ready("False", reason));
         news.into_iter().map(|(tone, ..)| tone == EventType::Warning).collect::<Vec<_>>()
     };
     for usual in ["Changing", "ChangePlanned", "Deleting"] {
