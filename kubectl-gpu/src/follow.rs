@@ -29,6 +29,8 @@ use crate::{
 const DEBOUNCE: Duration = Duration::from_millis(200);
 /// Refresh interval of a table on a terminal.
 const REFRESH: Duration = Duration::from_secs(1);
+/// So long nothing may be pending or in progress before the end is told, if something was.
+const CALM: Duration = Duration::from_secs(3);
 /// Timeout of the first lists.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -57,9 +59,15 @@ pub async fn follow(client: &Client, args: &ChangesArgs) -> Result<ChangeList, B
         anstream::print!("{}", render::document(&list, args.output, || render::changes(&list))?);
         return Ok(list);
     }
-    let mut screen = Screen { terminal: io::stdout().is_terminal(), ..Screen::default() };
+    let (mut screen, mut waited) = (Screen { terminal: io::stdout().is_terminal(), ..Screen::default() }, false);
     loop {
-        let list = changes(&read(), Timestamp::now());
+        let mut list = changes(&read(), Timestamp::now());
+        if list.is_over() && waited {
+            // what ends in the status of a pool begins in another object a moment later; the stores follow the events
+            let _ = tokio::time::timeout(CALM, async { while events.next().await.is_some() {} }).await;
+            list = changes(&read(), Timestamp::now());
+        }
+        waited = true;
         screen.show(&list).map_err(|error| format!("writing: {error}"))?;
         if list.is_over() {
             return Ok(list);

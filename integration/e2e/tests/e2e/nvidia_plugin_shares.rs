@@ -20,6 +20,7 @@ use super::nvidia_plugin::{clean_up, plugin_with, sleeping_pods};
 
 const NODE: &str = "gpu-1";
 const TEAM: &str = "sharers";
+const EXEMPT: &str = "kube-system";
 const WHOLE: &str = names::WHOLE_GPU_RESOURCE;
 const SHARED: &str = names::SHARED_GPU_RESOURCE;
 const REPAIRED: &str = "DevicePluginConfigRepaired";
@@ -194,15 +195,18 @@ async fn two_are_refused(world: &World) -> Result<()> {
     // one share is free: kubelet must have two to ask the plugin
     world.kubectl(&["scale", "deployment", "-n", TEAM, "w", "--replicas=2"]).await?;
     owners_of_shares(world, 2).await?;
-    create("nvidia").await?;
+    let refusal = create("nvidia").await.err().map(|e| e.to_string()).unwrap_or_default();
+    ensure(refusal.contains("belongs to no GpuTenant"), format!("a pod of no tenant: {refusal}"))?;
+    // a namespace that the chart's default exempts
+    create(EXEMPT).await?;
     eventually("the plugin's refusal of two shares", PATIENCE, || async {
-        let pod = Api::<Pod>::namespaced(world.client.clone(), "nvidia").get("two").await?;
+        let pod = Api::<Pod>::namespaced(world.client.clone(), EXEMPT).get("two").await?;
         let message = pod.status.and_then(|s| s.message).unwrap_or_default();
         let refused = message.contains("maximum request size for shared resources is 1");
         Ok(if refused { Ok(()) } else { Err(message) })
     })
     .await?;
-    world.kubectl(&["delete", "pod", "-n", "nvidia", "two"]).await.map(drop)
+    world.kubectl(&["delete", "pod", "-n", EXEMPT, "two"]).await.map(drop)
 }
 
 async fn changes_by_hand_are_repaired(world: &World, key: &str) -> Result<()> {
