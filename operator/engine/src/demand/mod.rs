@@ -1,8 +1,8 @@
 //! Guarantees that flap: a guarantee that two writers change up and down would repartition GPUs again and again.
 //!
 //! A guarantee that has turned [`TURNS`] times within [`WINDOW`], from growing to shrinking or back, is planned as before until it has stayed
-//! the same for `spec.disruption.settleTime` of its pool. Every other change is planned at once. Tenants that are deleted count as without
-//! guarantees.
+//! the same for `spec.disruption.settleTime` of its pool. Every other change is planned at once. A tenant that is being deleted counts as without
+//! guarantees, and one that is created again is a new demand.
 
 mod history;
 
@@ -85,31 +85,24 @@ impl Demands {
             let name = tenant.metadata.name.as_deref().unwrap_or_default();
             match self.seen.get_mut(name) {
                 Some(before) if Arc::ptr_eq(before, tenant) => {}
+                // another object of the same name is a new demand
+                Some(before) if before.metadata.uid != tenant.metadata.uid => {
+                    *before = Arc::clone(tenant);
+                    self.histories.retain(|(known, _), _| known != name);
+                }
                 Some(before) => {
                     let before = std::mem::replace(before, Arc::clone(tenant));
                     difference(name, &counts(&before), tenant, &mut changes);
                 }
                 None => {
-                    // one that returns has a history; of a new one nothing is known
-                    let known = |g: &&Guarantee| self.histories.contains_key(&(name.to_owned(), g.profile.clone()));
-                    let before = tenant.spec.gpus.iter().filter(|g| !known(g)).map(count).collect();
-                    difference(name, &before, tenant, &mut changes);
                     self.seen.insert(name.to_owned(), Arc::clone(tenant));
                 }
             }
         }
         if self.seen.len() > fleet.tenants.len() {
             let names: BTreeSet<&str> = fleet.tenants.iter().filter_map(|t| t.metadata.name.as_deref()).collect();
-            for (name, gone) in self.seen.extract_if(.., |name, _| !names.contains(name.as_str())) {
-                let ended = |(profile, from): (&str, i32)| Change {
-                    tenant: name.clone(),
-                    profile: profile.to_owned(),
-                    from,
-                    to: 0,
-                    writers: Vec::new(),
-                };
-                changes.extend(counts(&gone).into_iter().map(ended));
-            }
+            self.seen.retain(|name, _| names.contains(name.as_str()));
+            self.histories.retain(|(tenant, _), _| names.contains(tenant.as_str()));
         }
         changes
     }

@@ -123,17 +123,32 @@ fn settle_time_is_the_longest_of_the_pools_and_zero_plans_every_change_at_once()
 }
 
 #[test]
-fn tenant_that_is_deleted_and_created_again_flaps_too() {
+fn tenant_that_is_deleted_and_created_again_is_a_new_demand() {
+    let again = |uid: &str, count: i32| {
+        let mut again = (*tenant(count, "argocd")).clone();
+        again.metadata.uid = Some(uid.to_owned());
+        Arc::new(again)
+    };
     let mut world = World::new(&json!({}));
-    for round in 0..2 {
-        world.fleet.tenants.clear();
-        world.planned(round * 4 + 1);
-        assert_eq!(world.edit(round * 4 + 3, 1, "argocd"), Some(i32::from(round == 0)), "round {round}");
+    for second in 1..6_i32 {
+        world.edit(second.into(), second % 2, "argocd");
     }
-    let mut deleted = (*tenant(1, "argocd")).clone();
-    deleted.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(8)));
+    assert_ne!(world.planned(6), Some(1), "it flaps");
+    world.fleet.tenants = vec![again("seen at once", 1)];
+    assert_eq!(world.planned(7), Some(1));
+    for second in 8..13_i32 {
+        world.fleet.tenants = vec![again("seen at once", second % 2)];
+        world.planned(second.into());
+    }
+    world.fleet.tenants.clear();
+    world.planned(13);
+    world.fleet.tenants = vec![again("after a pause", 1)];
+    assert_eq!(world.planned(14), Some(1));
+    assert_eq!(world.demands.flapping(at(14)).count(), 0);
+    let mut deleted = (*again("after a pause", 1)).clone();
+    deleted.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(15)));
     world.fleet.tenants = vec![Arc::new(deleted)];
-    world.demands.update(&world.fleet, at(8));
+    world.demands.update(&world.fleet, at(15));
     assert!(world.demands.planned(&world.fleet).is_none(), "what is deleted has no guarantee to wait for");
 }
 
