@@ -29,7 +29,7 @@ use crate::{
 const DEBOUNCE: Duration = Duration::from_millis(200);
 /// Refresh interval of a table on a terminal.
 const REFRESH: Duration = Duration::from_secs(1);
-/// So long nothing may be pending or in progress before the end is told, if something was.
+/// Where something was pending or in progress, the command ends when nothing has been for this time.
 const CALM: Duration = Duration::from_secs(3);
 /// Timeout of the first lists.
 const TIMEOUT: Duration = Duration::from_secs(15);

@@ -20,7 +20,7 @@ fn fault(kind: FaultKind) -> Option<String> {
     (FaultClass::of(kind) != FaultClass::Application).then(|| text(kind))
 }
 
-/// What is known about faults beside what the driver reports.
+/// What is known about faults in addition to what the driver reports.
 #[derive(Clone, Debug, Default)]
 pub struct KnownFaults {
     /// Faults that an earlier run of the agent has reported: they are restored if they still hold.
@@ -51,7 +51,7 @@ impl Faults {
         }
     }
 
-    /// Takes what is known besides; recorded faults as far as they still hold.
+    /// Takes what else is known: verdicts, and recorded faults as far as they still hold.
     pub fn learn(&mut self, known: KnownFaults, inventory: &Inventory, now: Timestamp) {
         let KnownFaults { recorded, verdicts } = known;
         for RecordedFault { uuid, fault, times, .. } in recorded.into_iter().filter(|f| f.still_holds(inventory)) {

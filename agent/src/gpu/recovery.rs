@@ -13,6 +13,8 @@ pub const QUIET: SignedDuration = SignedDuration::from_secs(30);
 const REMEMBERED: SignedDuration = SignedDuration::from_hours(24);
 /// After so many faults in that time a GPU returns only by a reset or a person.
 const TOO_MANY: usize = 3;
+/// Unit of the times in the status.
+const SECOND: SignedDuration = SignedDuration::from_secs(1);
 /// Most times that are kept.
 const KEPT: usize = 8;
 
@@ -63,7 +65,10 @@ impl GpuFaults {
 
     /// A fault has come.
     pub fn record(&mut self, fault: String, now: Timestamp) {
-        let now = in_seconds(now);
+        // a later fault has no earlier time, also if the clock was set back, and a verdict on the one before does not cover it
+        let step = if self.verdict.take().is_some() { SECOND } else { SignedDuration::ZERO };
+        let earliest = self.times.last().and_then(|last| last.checked_add(step).ok());
+        let now = in_seconds(now).max(earliest.unwrap_or(Timestamp::MIN));
         match self.times.last_mut() {
             Some(last) if now.duration_since(*last).abs() < QUIET => *last = now,
             _ => self.times.push(now),

@@ -78,7 +78,7 @@ impl NvmlThread {
     }
 
     /// Reads the inventory. With `open_files`, clients include processes that have an instance's capability file open. `known` is
-    /// what is known of faults beside what the driver reports.
+    /// what is known of faults in addition to what the driver reports.
     pub async fn read(&self, scan: Scan, open_files: bool, known: KnownFaults) -> Result<Inventory, NvmlError> {
         self.request(self.deadlines.scan, |reply| Request::Read { scan, open_files, known, reply }).await?
     }

@@ -114,8 +114,8 @@ pub(super) fn of_pool(pool: &GpuPool) -> Vec<String> {
     let conditions = pool.status.iter().flat_map(|s| &s.conditions);
     let found = ["AgentSilent", "NodesMarked", "DemandFlapping"];
     let silent = |c: &Condition| found.contains(&c.type_.as_str()) && c.status == "True";
-    let told = [reasons::ROLLOUT_STOPPED, reasons::INVALID_MARK];
-    let stopped = |c: &Condition| told.iter().any(|reason| *reason == c.reason.as_str());
+    let shown = [reasons::ROLLOUT_STOPPED, reasons::INVALID_MARK];
+    let stopped = |c: &Condition| shown.iter().any(|reason| *reason == c.reason.as_str());
     let weak = |c: &Condition| reasons::ENFORCEMENT_TOO_WEAK == c.reason.as_str() && c.type_ == "EnforcementMet";
     let found = conditions.filter(|c| silent(c) || stopped(c) || weak(c));
     found.map(|c| format!("pool {}: {}", pool.name_any(), c.message)).collect()

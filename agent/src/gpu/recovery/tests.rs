@@ -86,6 +86,19 @@ fn verdict_says_nothing_about_a_later_fault() {
 }
 
 #[test]
+fn verdict_covers_no_later_fault_although_the_clock_was_set_back() {
+    let mut faults = faulty(&[1000]);
+    faults.observe(NOTHING, Some(&verdict(1000, CanaryPassed)), at(1060));
+    assert_eq!(faults.fault, None);
+    for _ in 0..3 {
+        faults.record("Xid 48".into(), at(400));
+    }
+    faults.observe(NOTHING, Some(&verdict(1000, CanaryPassed)), at(401));
+    assert!(faults.fault.is_some());
+    assert!(faults.recovery(at(401)).unwrap().latest().unwrap().0 > at(1000));
+}
+
+#[test]
 fn third_fault_in_a_day_stays_out_and_a_person_can_still_clear_it() {
     let day = 24 * 3600;
     let third = |last: i64| observed(faulty(&[0, 1000, last]), NOTHING, &[last + 1, last + 60]);
@@ -116,7 +129,7 @@ fn cleared_faults_are_forgotten_after_a_day_and_present_ones_are_not() {
 }
 
 proptest! {
-    /// Whatever comes: a fault ends only by a verdict about it, and a canary is awaited only after the quiet time.
+    /// In any sequence of events a fault ends only by a verdict about it, and a canary is awaited only after the quiet time.
     #[test]
     fn nothing_but_a_verdict_about_it_ends_a_fault(
         steps in proptest::collection::vec((0_i64..60, 0..4_u8, proptest::option::of((0_i64..2000, 0..3_usize))), 1..40),

@@ -74,7 +74,7 @@ pub(super) fn step(ctx: &ChangeContext<'_>) -> Option<ChangeDecision> {
     Some(draft.done(""))
 }
 
-/// Nobody has the device or is about to get it.
+/// No pod or process has the device.
 fn is_free(device: &Device<'_>) -> bool {
     let state = device.state;
     !device.owned() && state.clients == 0 && state.former_owner.is_none() && state.unexplained_memory.is_none()

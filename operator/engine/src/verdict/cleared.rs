@@ -21,8 +21,8 @@ pub struct ClearedFaults<'a> {
 /// How far a time may be ahead of the operator's clock: faults so close together are one.
 const AHEAD: SignedDuration = SignedDuration::from_secs(30);
 
-/// The faults that a person has cleared on this node: entries `UUID=time`, comma separated. A time that has not come would clear faults of which
-/// nobody knows yet, and clears nothing.
+/// The faults that a person has cleared on this node: entries `UUID=time`, comma separated. A time that has not come would clear faults that
+/// are still to come, and clears nothing.
 pub fn cleared_faults(node: &SlimNode, now: Timestamp) -> ClearedFaults<'_> {
     node.annotations().get(CLEARED_FAULTS).map_or_else(ClearedFaults::default, |text| read(text, now))
 }

@@ -120,7 +120,7 @@ pub fn verdict(
     (!marks.is_empty()).then(|| Verdict { why: marks.join(", "), fault })
 }
 
-/// Does another component rely on the node's cordon, whoever has set it? A plain `kubectl cordon` of a cordoned node leaves no trace.
+/// Does another component rely on the node's cordon, its own or the operator's? A plain `kubectl cordon` of a cordoned node leaves no trace.
 pub fn others_cordon(node: &SlimNode) -> bool {
     node.spec.unschedulable
         && node.annotations().get(names::NVSENTINEL_QUARANTINE).is_some_and(|events| !events.is_empty())
