@@ -19,7 +19,7 @@ const MOST_NAMED: usize = 4;
 const LONGEST_ENTRY: usize = 96;
 
 /// Verdicts of others on the GPUs of one node.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct GpuMarks {
     /// By UUID.
     gpus: BTreeMap<String, Settled>,

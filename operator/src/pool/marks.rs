@@ -26,7 +26,7 @@ pub const NODES_MARKED: &str = "NodesMarked";
 const MOST_NAMED: usize = 16;
 
 /// Verdicts of others by node.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Marks {
     nodes: BTreeMap<String, Known>,
     /// When the last verdict on a node ended, of nodes that exist.
@@ -36,7 +36,7 @@ pub struct Marks {
 }
 
 /// A verdict, and when it ends if its marks stay away.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Known {
     settled: Settled,
     /// The verdict as far as it is a fault.

@@ -37,6 +37,12 @@ struct Known {
 }
 
 impl NodeStates {
+    /// What follows from the history alone.
+    #[cfg(test)]
+    pub fn with_marks_alone(&self) -> Self {
+        Self { marks: self.marks.clone(), ..Self::default() }
+    }
+
     /// Brings the states of these nodes up to date with the fleet.
     pub fn update(&mut self, fleet: &Fleet, visited: &Names) {
         for name in visited {

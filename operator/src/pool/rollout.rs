@@ -113,13 +113,17 @@ fn gpu<'a>(planned: &PlannedGpu<'a>, marks: &'a Marks, resources: &'a Resources,
     let PlannedGpu { key, spec, target, wanted, blocked, rank, .. } = *planned;
     let change = spec.and_then(|s| s.change.as_ref());
     let failed = change.filter(|c| c.phase >= ChangePhase::RollingBack);
+    let marked = marks.of_gpu(key.node.as_str(), key.uuid.as_str());
+    // a change that the mark suspends goes on after it
+    let suspended = change.filter(|c| marked.is_some() && c.phase < ChangePhase::RollingBack);
+    let suspended = suspended.map(|c| uses(&c.to, resources, mode)).unwrap_or_default();
     RolloutGpu {
         node: key.node.as_str(),
-        uses: next_uses(planned, resources, mode),
+        uses: next_uses(planned, resources, mode).into_iter().chain(suspended).collect(),
         wanted,
         begun: change.is_some_and(|c| c.phase < ChangePhase::RollingBack && target.is_some_and(|t| is_same(t, &c.to))),
         blocked,
-        marked: marks.of_gpu(key.node.as_str(), key.uuid.as_str()),
+        marked,
         rank,
         failed: failed.map(|c| FailedChange {
             uses: uses(&c.to, resources, mode),

@@ -27,7 +27,7 @@ pub type Names<'a> = BTreeSet<&'a str>;
 pub struct RolloutGpu<'a> {
     /// Its node.
     pub node: &'a str,
-    /// The definitions that its next layout is made from.
+    /// The definitions that its next layout is made from; of a marked GPU also those of a change that the mark suspends.
     pub uses: Names<'a>,
     /// It does not have that layout yet.
     pub wanted: bool,

@@ -66,7 +66,10 @@ impl World {
             let target = self.target(node);
             RolloutGpu {
                 node: name,
-                uses: [PROFILES[if silent { node.serves.0 } else { target.0 }]].into(),
+                uses: [PROFILES[if silent { node.serves.0 } else { target.0 }]]
+                    .into_iter()
+                    .chain(node.to.filter(|_| marked.is_some()).map(|to| PROFILES[to.0]))
+                    .collect(),
                 wanted: !silent && node.serves != target,
                 begun: !silent && node.to == Some(target),
                 marked,
@@ -361,6 +364,32 @@ fn node_that_is_marked_during_the_soak_time_proves_nothing_and_is_replaced_once(
     world.now = 5 * SOAK;
     world.step();
     assert!(world.is_proven(0));
+}
+
+#[test]
+fn node_that_is_marked_while_it_begins_counts_until_its_mark_ends() {
+    let mut world = World::new(5, 1);
+    world.nodes[3].profile = 0;
+    world.versions[0] = 2;
+    world.step();
+    world.nodes[0].state = marked();
+    world.step();
+    world.nodes[2].profile = 1;
+    world.step();
+    assert_eq!(world.status().nodes, ["node-0", "node-3"]);
+    world.step();
+    assert_eq!(world.nodes[3].to, Some((0, 2)));
+    world.nodes[3].state = marked();
+    world.step();
+    world.step();
+    assert_eq!(
+        world.status().nodes,
+        ["node-0", "node-3"],
+        "its change goes on after the mark, so no third node is tried"
+    );
+    world.nodes[3].state = RolloutNode::Works;
+    world.step();
+    assert_eq!((world.status().nodes.len(), world.begun(0)), (2, 1));
 }
 
 #[test]

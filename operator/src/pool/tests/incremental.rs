@@ -239,9 +239,10 @@ proptest! {
         let (mut world, mut remembered) = (World::new(), Remembered::default());
         for (number, step) in steps.iter().enumerate() {
             happen(&mut world, step);
-            // as the settling of marks, that of guarantees and the ends of overruns follow from the history
+            // the settling of marks, that of guarantees and the ends of overruns follow from the history
             let (demands, overruns) = (remembered.demands.clone(), remembered.overruns.clone());
-            let mut fresh = Remembered { demands, overruns, ..Remembered::default() };
+            let states = remembered.states.with_marks_alone();
+            let mut fresh = Remembered { demands, overruns, states, ..Remembered::default() };
             let decision = world.decide(&mut remembered);
             let first = world.decide(&mut fresh);
             prop_assert_eq!(format!("{:#?}", &decision), format!("{:#?}", &first), "after step {}: {:?}", number, step);
