@@ -11,12 +11,12 @@ use e2e::product;
 use gputenancy_crds::{GpuPool, GpuProfile};
 use serde_json::{Value, json};
 
-fn chart() -> PathBuf {
+pub(crate) fn chart() -> PathBuf {
     product::root().join("helm/gputenancy")
 }
 
 /// Runs helm without a cluster: success, and output.
-fn helm(args: &[&str]) -> (bool, String) {
+pub(crate) fn helm(args: &[&str]) -> (bool, String) {
     let helm = product::root().join("target/toolset/bin/helm");
     assert!(helm.exists(), "{} is missing: run `make tools`", helm.display());
     let home = tempfile::tempdir().unwrap();
@@ -25,7 +25,7 @@ fn helm(args: &[&str]) -> (bool, String) {
     (output.status.success(), String::from_utf8(text).unwrap())
 }
 
-fn template(file: &str, sets: &[&str]) -> (bool, String) {
+pub(crate) fn template(file: &str, sets: &[&str]) -> (bool, String) {
     let chart = chart().display().to_string();
     let mut args =
         vec!["template", "gputenancy", &chart, "--namespace", "gputenancy-system", "--kube-version", "1.36.3"];

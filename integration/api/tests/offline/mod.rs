@@ -2,3 +2,4 @@
 
 pub(crate) mod chart;
 mod rights_page;
+mod wrong_values;
