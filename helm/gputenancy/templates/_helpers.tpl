@@ -1,7 +1,12 @@
+{{- /* A version as the value of a label, which has no plus sign and at most 63 characters. */}}
+{{- define "gputenancy.labelValue" -}}
+{{ . | replace "+" "_" | trunc 63 | trimAll "-_." }}
+{{- end }}
+
 {{- define "gputenancy.labels" -}}
-helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+helm.sh/chart: {{ include "gputenancy.labelValue" (printf "%s-%s" .Chart.Name .Chart.Version) }}
 app.kubernetes.io/part-of: gputenancy
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/version: {{ include "gputenancy.labelValue" .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{ include "gputenancy.selector" . }}
 {{- end }}
@@ -12,10 +17,15 @@ app.kubernetes.io/name: gputenancy-{{ .component }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
-{{- /* The root context with the name of a component. */}}
+{{- /* The root context with the name of a component. A registry of the umbrella chart takes the place of the one that the repository names. A tag
+       has no plus sign. */}}
 {{- define "gputenancy.image" -}}
 {{- $image := index .Values.image .component -}}
-{{ $image.repository }}{{ with $image.digest }}@{{ . }}{{ else }}:{{ default .Chart.AppVersion $image.tag }}{{ end }}
+{{- $repository := $image.repository -}}
+{{- with (.Values.global).imageRegistry -}}
+{{- $repository = printf "%s/%s" (trimSuffix "/" .) (regexReplaceAll "^([^/]*[.:][^/]*|localhost)/" $repository "") -}}
+{{- end -}}
+{{ $repository }}{{ with $image.digest }}@{{ . }}{{ else }}:{{ default (replace "+" "_" .Chart.AppVersion) $image.tag }}{{ end }}
 {{- end }}
 
 {{- define "gputenancy.pullPolicy" -}}
@@ -23,8 +33,13 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{ default .Values.image.pullPolicy $image.pullPolicy }}
 {{- end }}
 
+{{- /* Names of Secrets; those of the umbrella chart may also be objects with a name. */}}
 {{- define "gputenancy.pull" -}}
-{{- with .Values.image.pullSecrets }}
+{{- $names := .Values.image.pullSecrets | default list -}}
+{{- range (.Values.global).imagePullSecrets -}}
+{{- if kindIs "map" . }}{{ $names = append $names .name }}{{ else }}{{ $names = append $names . }}{{ end -}}
+{{- end -}}
+{{- with $names | uniq }}
 imagePullSecrets:
   {{- range . }}
   - name: {{ . }}

@@ -1,5 +1,6 @@
 //! The chart as helm renders it without a cluster, and the page of rights.
 
 pub(crate) mod chart;
+mod chart_names;
 mod rights_page;
 mod wrong_values;
