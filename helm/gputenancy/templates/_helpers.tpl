@@ -1,3 +1,8 @@
+{{- /* The start of the names of workloads. Accounts, roles, policies and ConfigMaps have fixed names, which the programs and each other's rules name. */}}
+{{- define "gputenancy.fullname" -}}
+{{ .Values.fullnameOverride | default .Values.nameOverride | default "gputenancy" }}
+{{- end }}
+
 {{- /* A version as the value of a label, which has no plus sign and at most 63 characters. */}}
 {{- define "gputenancy.labelValue" -}}
 {{ . | replace "+" "_" | trunc 63 | trimAll "-_." }}
@@ -9,6 +14,14 @@ app.kubernetes.io/part-of: gputenancy
 app.kubernetes.io/version: {{ include "gputenancy.labelValue" .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{ include "gputenancy.selector" . }}
+{{- range $key, $value := .Values.commonLabels }}
+{{- if regexMatch "^(app[.]kubernetes[.]io/(name|instance|part-of|version|managed-by)|(helm[.]sh|gputenancy[.]io)/.*)$" $key }}
+{{- fail (printf "commonLabels: the chart sets %s itself, choose another key" $key) }}
+{{- else if not (regexMatch "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$" $key) }}
+{{- fail (printf "commonLabels: %s is not the key of a label, such as team or example.com/team" $key) }}
+{{- end }}
+{{ $key }}: {{ $value | quote }}
+{{- end }}
 {{- end }}
 
 {{- /* What names a component within a release; never changes, as Deployments cannot change their selector. */}}
@@ -120,3 +133,13 @@ seccompProfile: {type: RuntimeDefault}
 {{- define "gputenancy.short" -}}
 [{{ . }}].map(t, t.size() > 1000 ? t.substring(0, 1000) + ' …' : t)[0]
 {{- end -}}
+
+{{- /* Variables of the values for a container, whose own are those of the list "own": a name that is set twice would have one of two values. */}}
+{{- define "gputenancy.extraEnv" -}}
+{{- $own := .own -}}
+{{- range .extra }}
+{{- if has .name $own }}{{ fail (printf "%s sets %s, which the chart sets already or the list has twice: take it out" $.path .name) }}{{ end }}
+{{- $own = append $own .name }}
+- {{ toJson . }}
+{{- end }}
+{{- end }}

@@ -2,5 +2,6 @@
 
 pub(crate) mod chart;
 mod chart_names;
+mod chart_options;
 mod rights_page;
 mod wrong_values;
