@@ -1,7 +1,19 @@
-//! The chart as helm renders it without a cluster, and the page of rights.
+//! The chart as helm renders it without a cluster, and the pages of rights and values.
 
 pub(crate) mod chart;
 mod chart_names;
 mod chart_options;
 mod rights_page;
+mod values_page;
 mod wrong_values;
+
+use std::{fs, path::Path};
+
+/// Fails unless the generated page has this text; writes it with `INSTA_UPDATE=always`.
+fn assert_current(path: &Path, text: &str) {
+    if std::env::var("INSTA_UPDATE").is_ok_and(|update| update == "always") {
+        fs::write(path, text).unwrap();
+    }
+    let page = fs::read_to_string(path).unwrap_or_default();
+    assert_eq!(page, text, "{} is stale: run this test with INSTA_UPDATE=always", path.display());
+}

@@ -8,7 +8,7 @@ use std::{
 use e2e::product;
 use serde_json::Value;
 
-use crate::offline::chart::rendered;
+use crate::offline::{assert_current, chart::rendered};
 
 /// Values that a rule may need, each with the value that takes the rule away.
 const FEATURES: [(&str, &str); 4] = [
@@ -156,9 +156,5 @@ fn page_lists_exactly_the_rights_that_the_chart_gives_its_programs() {
     for account in ["operator", "agent", "virtual-clusters", "release-finalizers"] {
         assert!(text.contains(&format!("\n## `gputenancy-{account}`")), "{text}");
     }
-    if std::env::var("INSTA_UPDATE").is_ok_and(|update| update == "always") {
-        fs::write(&path, &text).unwrap();
-    }
-    let page = fs::read_to_string(&path).unwrap();
-    assert_eq!(page, text, "{} is stale: run this test with INSTA_UPDATE=always", path.display());
+    assert_current(&path, &text);
 }
