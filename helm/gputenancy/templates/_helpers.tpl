@@ -143,3 +143,22 @@ seccompProfile: {type: RuntimeDefault}
 - {{ toJson . }}
 {{- end }}
 {{- end }}
+
+{{- /* Variables of the operator that its rights depend on; the pod of helm test has them too. */}}
+{{- define "gputenancy.operatorLocations" -}}
+- name: POD_NAMESPACE
+  valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
+{{- with .Values.migManager.namespace }}
+- {name: MIG_CONFIG_NAMESPACE, value: {{ . | quote }}}
+{{- end }}
+{{- with .Values.devicePlugin.namespace }}
+- {name: DEVICE_PLUGIN_CONFIG_NAMESPACE, value: {{ . | quote }}}
+{{- end }}
+- {name: WAKE_CONTROLLERS, value: {{ .Values.budget.wakeControllers | quote }}}
+- {name: OWNERS_READ_TENANT, value: {{ include "gputenancy.ownersReadTenant" . | default "false" | quote }}}
+- {name: AGENT_SELECTOR, value: {{ include "gputenancy.selector" (merge (dict "component" "agent") .) | replace ": " "=" | replace "\n" "," | quote }}}
+- {name: VIRTUAL_CLUSTERS, value: {{ .Values.virtualClusters.enabled | quote }}}
+{{- with .Values.tenants.imagePullSecrets }}
+- {name: PULL_SECRETS, value: {{ join "," . | quote }}}
+{{- end }}
+{{- end }}

@@ -1,7 +1,8 @@
 //! Options of workloads: names, labels, variables, affinity, and groups of nodes.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, fs};
 
+use e2e::product;
 use serde_json::{Value, json};
 
 use crate::offline::chart::{rendered, template};
@@ -14,8 +15,8 @@ const WORKLOADS: [&str; 4] = [
     "serviceMonitor.enabled=true",
 ];
 /// Workloads and objects that belong to them.
-const NAMED: [&str; 7] =
-    ["Deployment", "DaemonSet", "Job", "PodDisruptionBudget", "Service", "ServiceMonitor", "NetworkPolicy"];
+const NAMED: [&str; 8] =
+    ["Deployment", "DaemonSet", "Job", "Pod", "PodDisruptionBudget", "Service", "ServiceMonitor", "NetworkPolicy"];
 
 fn objects(sets: &[&str]) -> Vec<Value> {
     let all: Vec<Value> = serde_saphyr::from_multiple(&rendered("", &[&WORKLOADS[..], sets].concat())).unwrap();
@@ -242,4 +243,29 @@ fn wrong_node_groups_are_refused() {
                  agent.nodeGroups[1].driverRoot=/";
     let (fine, text) = template("", &[&group(twice)]);
     assert!(!fine && text.contains("agent.nodeGroups has the name a twice"), "{text}");
+}
+
+#[test]
+fn test_pod_checks_the_rights_of_the_operator_as_the_operator() {
+    let everything = ["tenants.imagePullSecrets={a}", "migManager.namespace=a", "devicePlugin.namespace=b"];
+    for sets in [&[][..], &everything] {
+        let all = objects(sets);
+        let pod = named(&all, "Pod", "gputenancy-operator-rights");
+        assert_eq!(pod["metadata"]["annotations"]["helm.sh/hook"], "test");
+        let operator = named(&all, "Deployment", "gputenancy-operator").pointer("/spec/template/spec").unwrap();
+        let (test, run) = (&pod["spec"]["containers"][0], &operator["containers"][0]);
+        assert_eq!(pod["spec"]["serviceAccountName"], operator["serviceAccountName"]);
+        assert_eq!((&test["image"], &test["securityContext"]), (&run["image"], &run["securityContext"]));
+        assert_eq!(test["args"], json!(["rights"]));
+        // the variables that rights/src/locations.rs reads
+        let env = run["env"].as_array().unwrap();
+        assert!(test["env"].as_array().unwrap().iter().all(|variable| env.contains(variable)), "{test}");
+        let locations = fs::read_to_string(product::root().join("rights/src/locations.rs")).unwrap();
+        let read = locations.split("env = \"").skip(1).filter_map(|rest| rest.split('"').next());
+        let read: BTreeSet<&str> = read.collect();
+        let has = |name: &&str| test["env"].as_array().unwrap().iter().any(|variable| variable["name"] == **name);
+        let absent = ["MIG_CONFIG_NAMESPACE", "DEVICE_PLUGIN_CONFIG_NAMESPACE", "PULL_SECRETS"];
+        let missing: Vec<&&str> = read.iter().filter(|name| !has(name)).collect();
+        assert!(read.len() >= 7 && missing.iter().all(|name| sets.is_empty() && absent.contains(name)), "{missing:?}");
+    }
 }
