@@ -4,16 +4,11 @@ use std::{fs, path::Path};
 
 use serde_json::Value;
 
-use crate::offline::chart::{chart, helm, rendered, template};
-
-/// Values that render each workload, and so each image.
-const WORKLOADS: [&str; 3] =
-    ["simulator.enabled=true", "simulator.nodeSelector.lab=yes", "virtualClusters.enabled=true"];
-
-fn objects(text: &str) -> Vec<Value> {
-    let all: Vec<Value> = serde_saphyr::from_multiple(text).unwrap();
-    all.into_iter().filter(|object| object.is_object()).collect()
-}
+use crate::offline::{
+    WORKLOADS,
+    chart::{chart, helm, rendered, template},
+    objects,
+};
 
 /// The pod templates of all workloads.
 fn pods(sets: &[&str]) -> Vec<Value> {
@@ -90,12 +85,12 @@ fn labels(objects: &[Value], mut visit: impl FnMut(&Value, &Value)) {
 fn versions_with_build_metadata_make_valid_labels_and_tags() {
     let folder = tempfile::tempdir().unwrap();
     copy(&chart(), folder.path());
-    let file = folder.path().join("Chart.yaml");
-    let (chart, text) = (folder.path().display().to_string(), fs::read_to_string(&file).unwrap());
+    let manifest = folder.path().join("Chart.yaml");
+    let (chart, text) = (folder.path().display().to_string(), fs::read_to_string(&manifest).unwrap());
     for version in ["0.1.0+abc.1".to_owned(), format!("0.1.0-rc.{}+{}", "1".repeat(30), "-".repeat(30))] {
         let changed = text.replace("ersion: 0.1.0\n", &format!("ersion: {version}\n"));
         assert_eq!(changed.matches(&version).count(), 2, "{changed}");
-        fs::write(&file, changed).unwrap();
+        fs::write(&manifest, changed).unwrap();
         let sets: Vec<&str> = WORKLOADS.iter().flat_map(|set| ["--set", set]).collect();
         let (fine, text) = helm(&[&["template", "gputenancy", &chart, "--skip-schema-validation"], &sets[..]].concat());
         assert!(fine, "{text}");

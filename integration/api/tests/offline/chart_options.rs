@@ -5,22 +5,19 @@ use std::{collections::BTreeSet, fs};
 use e2e::product;
 use serde_json::{Value, json};
 
-use crate::offline::chart::{rendered, template};
+use crate::offline::{
+    WORKLOADS,
+    chart::{rendered, template},
+    objects,
+};
 
-/// Values that render each workload.
-const WORKLOADS: [&str; 4] = [
-    "simulator.enabled=true",
-    "simulator.nodeSelector.lab=yes",
-    "virtualClusters.enabled=true",
-    "serviceMonitor.enabled=true",
-];
 /// Workloads and objects that belong to them.
 const NAMED: [&str; 8] =
     ["Deployment", "DaemonSet", "Job", "Pod", "PodDisruptionBudget", "Service", "ServiceMonitor", "NetworkPolicy"];
 
-fn objects(sets: &[&str]) -> Vec<Value> {
-    let all: Vec<Value> = serde_saphyr::from_multiple(&rendered("", &[&WORKLOADS[..], sets].concat())).unwrap();
-    all.into_iter().filter(Value::is_object).collect()
+/// All objects of a release with each workload and these values.
+fn release(sets: &[&str]) -> Vec<Value> {
+    objects(&rendered("", &[&WORKLOADS[..], sets].concat()))
 }
 
 fn text<'a>(object: &'a Value, at: &str) -> &'a str {
@@ -34,7 +31,7 @@ fn named<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
 
 #[test]
 fn full_name_is_that_of_workloads_and_leaves_what_programs_and_policies_name() {
-    let (default, other) = (objects(&[]), objects(&["fullnameOverride=gpus"]));
+    let (default, other) = (release(&[]), release(&["fullnameOverride=gpus"]));
     assert_eq!(default.len(), other.len());
     let mut renamed = 0;
     for (before, after) in default.iter().zip(&other) {
@@ -53,8 +50,8 @@ fn full_name_is_that_of_workloads_and_leaves_what_programs_and_policies_name() {
         assert_eq!(*after, expected);
     }
     assert!(renamed >= 12, "{renamed}");
-    assert_eq!(objects(&["nameOverride=gpus"]), other);
-    assert_eq!(objects(&["nameOverride=ignored", "fullnameOverride=gpus"]), other);
+    assert_eq!(release(&["nameOverride=gpus"]), other);
+    assert_eq!(release(&["nameOverride=ignored", "fullnameOverride=gpus"]), other);
     for wrong in ["fullnameOverride=GPUs", "nameOverride=1gpu", "nameOverride=a.b"] {
         let (fine, text) = template("", &[wrong]);
         assert!(!fine && text.contains("does not match pattern"), "{wrong}: {text}");
@@ -63,7 +60,7 @@ fn full_name_is_that_of_workloads_and_leaves_what_programs_and_policies_name() {
 
 #[test]
 fn common_labels_are_on_all_objects_and_pods_but_in_no_selector() {
-    let (plain, labelled) = (objects(&[]), objects(&["commonLabels.team=platform", "commonLabels.example\\.com/a=b"]));
+    let (plain, labelled) = (release(&[]), release(&["commonLabels.team=platform", "commonLabels.example\\.com/a=b"]));
     for (before, after) in plain.iter().zip(&labelled) {
         let mut expected = before.clone();
         for at in ["/metadata/labels", "/spec/template/metadata/labels"] {
@@ -99,7 +96,7 @@ fn extra_variables_follow_those_of_the_chart_and_replace_none() {
     let everything = ["tenants.imagePullSecrets={a}", "migManager.namespace=a", "devicePlugin.namespace=b"];
     for (kind, name, values) in CONTAINERS {
         let env = |sets: &[&str]| -> Vec<Value> {
-            let all = objects(&[&everything[..], sets].concat());
+            let all = release(&[&everything[..], sets].concat());
             let pod = named(&all, kind, name).pointer("/spec/template/spec/containers/0/env").unwrap().clone();
             pod.as_array().unwrap().clone()
         };
@@ -120,7 +117,7 @@ fn extra_variables_follow_those_of_the_chart_and_replace_none() {
 #[test]
 fn operator_pods_spread_by_the_values() {
     let pod = |sets: &[&str]| {
-        named(&objects(sets), "Deployment", "gputenancy-operator").pointer("/spec/template/spec").unwrap().clone()
+        named(&release(sets), "Deployment", "gputenancy-operator").pointer("/spec/template/spec").unwrap().clone()
     };
     let default = pod(&[]);
     assert!(default.pointer("/affinity/podAntiAffinity").is_some() && default["topologySpreadConstraints"].is_null());
@@ -130,7 +127,7 @@ fn operator_pods_spread_by_the_values() {
         &*format!("{zone}.topologyKey=topology.kubernetes.io/zone"),
         &format!("{zone}.whenUnsatisfiable=DoNotSchedule"),
     ];
-    let own = named(&objects(&[]), "Deployment", "gputenancy-operator").pointer("/spec/selector").unwrap().clone();
+    let own = named(&release(&[]), "Deployment", "gputenancy-operator").pointer("/spec/selector").unwrap().clone();
     assert_eq!(pod(&spread)["topologySpreadConstraints"][0]["labelSelector"], own);
     let labelled = format!("{zone}.labelSelector.matchLabels.a=b");
     assert_eq!(
@@ -139,7 +136,7 @@ fn operator_pods_spread_by_the_values() {
     );
     let affinity = pod(&["operator.affinity.podAffinity.a=b"]);
     assert_eq!(affinity["affinity"], json!({"podAffinity": {"a": "b"}}), "replaces the default");
-    let all = objects(&["virtualClusters.affinity.podAffinity.a=b"]);
+    let all = release(&["virtualClusters.affinity.podAffinity.a=b"]);
     let controller = named(&all, "Deployment", "gputenancy-virtual-clusters");
     assert_eq!(controller.pointer("/spec/template/spec/affinity/podAffinity/a"), Some(&json!("b")));
     let (fine, text) = template("", &["operator.affinity.podAntiAfinity.a=b"]);
@@ -162,7 +159,7 @@ fn agent_affinity_narrows_each_entry_of_the_node_selectors() {
     let at = "agent.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0]";
     let first = format!("{at}.matchExpressions[0]");
     let sets = [&format!("{first}.key=a"), &*format!("{first}.operator=DoesNotExist")];
-    let all = objects(&[&sets[..], &["agent.affinity.podAntiAffinity.b=c"]].concat());
+    let all = release(&[&sets[..], &["agent.affinity.podAntiAffinity.b=c"]].concat());
     let agent = named(&all, "DaemonSet", "gputenancy-agent");
     let found = terms(agent);
     assert!(found.len() == 3 && found.iter().all(|term| term.len() == 2 && term.contains("a DoesNotExist ")));
@@ -183,7 +180,7 @@ fn each_node_group_has_a_daemonset_of_its_own_with_its_paths() {
         &format!("{b}.kubeletDir=/k"),
         "agent.driverRoot=/run/nvidia/driver",
     ];
-    let all = objects(&sets);
+    let all = release(&sets);
     let agents = ["gputenancy-agent", "gputenancy-agent-host", "gputenancy-agent-k3s"];
     let [rest, host, k3s] = agents.map(|name| named(&all, "DaemonSet", name));
     let args = |set: &Value| set.pointer("/spec/template/spec/containers/0/args").unwrap().to_string();
@@ -203,8 +200,8 @@ fn each_node_group_has_a_daemonset_of_its_own_with_its_paths() {
     assert!(terms(host).iter().all(|term| term.contains("driver In host") && term.len() == 2));
     // a node that changes between them has one agent at a time: the other one has to end first
     let own = "agent.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].topologyKey=zone";
-    let agent = named(&objects(&[]), "DaemonSet", "gputenancy-agent").clone();
-    let both = objects(&[&sets[..], &[own]].concat());
+    let agent = named(&release(&[]), "DaemonSet", "gputenancy-agent").clone();
+    let both = release(&[&sets[..], &[own]].concat());
     for (all, expected) in [(&all, &["kubernetes.io/hostname"][..]), (&both, &["zone", "kubernetes.io/hostname"])] {
         let at = "/spec/template/spec/affinity/podAntiAffinity/requiredDuringSchedulingIgnoredDuringExecution";
         let anti = named(all, "DaemonSet", "gputenancy-agent-host").pointer(at).unwrap().as_array().unwrap();
@@ -222,7 +219,7 @@ fn each_node_group_has_a_daemonset_of_its_own_with_its_paths() {
     }
     let group = |set: &Value| set["spec"]["selector"]["matchLabels"]["gputenancy.io/agent-group"].clone();
     assert_eq!([rest, host, k3s].map(group), [Value::Null, json!("host"), json!("k3s")]);
-    assert_eq!(named(&objects(&[]), "DaemonSet", "gputenancy-agent")["spec"]["selector"], rest["spec"]["selector"]);
+    assert_eq!(named(&release(&[]), "DaemonSet", "gputenancy-agent")["spec"]["selector"], rest["spec"]["selector"]);
 }
 
 #[test]
@@ -249,7 +246,7 @@ fn wrong_node_groups_are_refused() {
 fn test_pod_checks_the_rights_of_the_operator_as_the_operator() {
     let everything = ["tenants.imagePullSecrets={a}", "migManager.namespace=a", "devicePlugin.namespace=b"];
     for sets in [&[][..], &everything] {
-        let all = objects(sets);
+        let all = release(sets);
         let pod = named(&all, "Pod", "gputenancy-operator-rights");
         assert_eq!(pod["metadata"]["annotations"]["helm.sh/hook"], "test");
         let operator = named(&all, "Deployment", "gputenancy-operator").pointer("/spec/template/spec").unwrap();

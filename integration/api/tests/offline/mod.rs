@@ -9,6 +9,22 @@ mod wrong_values;
 
 use std::{fs, path::Path};
 
+use serde_json::Value;
+
+/// Values that render each workload.
+const WORKLOADS: [&str; 4] = [
+    "simulator.enabled=true",
+    "simulator.nodeSelector.lab=yes",
+    "virtualClusters.enabled=true",
+    "serviceMonitor.enabled=true",
+];
+
+/// The objects of rendered templates.
+fn objects(text: &str) -> Vec<Value> {
+    let all: Vec<Value> = serde_saphyr::from_multiple(text).unwrap();
+    all.into_iter().filter(Value::is_object).collect()
+}
+
 /// Fails unless the generated page has this text; writes it with `INSTA_UPDATE=always`.
 fn assert_current(path: &Path, text: &str) {
     if std::env::var("INSTA_UPDATE").is_ok_and(|update| update == "always") {
