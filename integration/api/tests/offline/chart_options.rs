@@ -17,7 +17,12 @@ const NAMED: [&str; 8] =
 
 /// All objects of a release with each workload and these values.
 fn release(sets: &[&str]) -> Vec<Value> {
-    objects(&rendered("", &[&WORKLOADS[..], sets].concat()))
+    of_file("", sets)
+}
+
+/// Those of one file; to parse all takes a second.
+fn of_file(file: &str, sets: &[&str]) -> Vec<Value> {
+    objects(&rendered(file, &[&WORKLOADS[..], sets].concat()))
 }
 
 fn text<'a>(object: &'a Value, at: &str) -> &'a str {
@@ -83,21 +88,24 @@ fn common_labels_are_on_all_objects_and_pods_but_in_no_selector() {
     }
 }
 
-/// Kind and name of the workloads with variables of the values, and the values of each.
+/// Workloads with variables of the values: kind, file, and key of the values.
 const CONTAINERS: [(&str, &str, &str); 4] = [
-    ("Deployment", "gputenancy-operator", "operator"),
-    ("DaemonSet", "gputenancy-agent", "agent"),
-    ("DaemonSet", "gputenancy-simulator", "simulator"),
-    ("Deployment", "gputenancy-virtual-clusters", "virtualClusters"),
+    ("Deployment", "operator", "operator"),
+    ("DaemonSet", "agent", "agent"),
+    ("DaemonSet", "simulator", "simulator"),
+    ("Deployment", "virtual-clusters", "virtualClusters"),
 ];
 
 #[test]
 fn extra_variables_follow_those_of_the_chart_and_replace_none() {
     let everything = ["tenants.imagePullSecrets={a}", "migManager.namespace=a", "devicePlugin.namespace=b"];
-    for (kind, name, values) in CONTAINERS {
+    for (kind, file, values) in CONTAINERS {
         let env = |sets: &[&str]| -> Vec<Value> {
-            let all = release(&[&everything[..], sets].concat());
-            let pod = named(&all, kind, name).pointer("/spec/template/spec/containers/0/env").unwrap().clone();
+            let all = of_file(&format!("{file}.yaml"), &[&everything[..], sets].concat());
+            let pod = named(&all, kind, &format!("gputenancy-{file}"))
+                .pointer("/spec/template/spec/containers/0/env")
+                .unwrap()
+                .clone();
             pod.as_array().unwrap().clone()
         };
         let extra = [&format!("{values}.extraEnv[0].name=A"), &*format!("{values}.extraEnv[0].value=b")];
@@ -110,14 +118,17 @@ fn extra_variables_follow_those_of_the_chart_and_replace_none() {
             assert!(!fine && text.contains(&line), "{text}");
         }
         let twice = format!("{},{values}.extraEnv[1].name=A", set("A"));
-        assert!(!template("", &[&WORKLOADS[..], &[&twice]].concat()).0, "{name}");
+        assert!(!template("", &[&WORKLOADS[..], &[&twice]].concat()).0, "{file}");
     }
 }
 
 #[test]
 fn operator_pods_spread_by_the_values() {
     let pod = |sets: &[&str]| {
-        named(&release(sets), "Deployment", "gputenancy-operator").pointer("/spec/template/spec").unwrap().clone()
+        named(&of_file("operator.yaml", sets), "Deployment", "gputenancy-operator")
+            .pointer("/spec/template/spec")
+            .unwrap()
+            .clone()
     };
     let default = pod(&[]);
     assert!(default.pointer("/affinity/podAntiAffinity").is_some() && default["topologySpreadConstraints"].is_null());
@@ -127,7 +138,10 @@ fn operator_pods_spread_by_the_values() {
         &*format!("{zone}.topologyKey=topology.kubernetes.io/zone"),
         &format!("{zone}.whenUnsatisfiable=DoNotSchedule"),
     ];
-    let own = named(&release(&[]), "Deployment", "gputenancy-operator").pointer("/spec/selector").unwrap().clone();
+    let own = named(&of_file("operator.yaml", &[]), "Deployment", "gputenancy-operator")
+        .pointer("/spec/selector")
+        .unwrap()
+        .clone();
     assert_eq!(pod(&spread)["topologySpreadConstraints"][0]["labelSelector"], own);
     let labelled = format!("{zone}.labelSelector.matchLabels.a=b");
     assert_eq!(
@@ -136,7 +150,7 @@ fn operator_pods_spread_by_the_values() {
     );
     let affinity = pod(&["operator.affinity.podAffinity.a=b"]);
     assert_eq!(affinity["affinity"], json!({"podAffinity": {"a": "b"}}), "replaces the default");
-    let all = release(&["virtualClusters.affinity.podAffinity.a=b"]);
+    let all = of_file("virtual-clusters.yaml", &["virtualClusters.affinity.podAffinity.a=b"]);
     let controller = named(&all, "Deployment", "gputenancy-virtual-clusters");
     assert_eq!(controller.pointer("/spec/template/spec/affinity/podAffinity/a"), Some(&json!("b")));
     let (fine, text) = template("", &["operator.affinity.podAntiAfinity.a=b"]);
@@ -159,7 +173,7 @@ fn agent_affinity_narrows_each_entry_of_the_node_selectors() {
     let at = "agent.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0]";
     let first = format!("{at}.matchExpressions[0]");
     let sets = [&format!("{first}.key=a"), &*format!("{first}.operator=DoesNotExist")];
-    let all = release(&[&sets[..], &["agent.affinity.podAntiAffinity.b=c"]].concat());
+    let all = of_file("agent.yaml", &[&sets[..], &["agent.affinity.podAntiAffinity.b=c"]].concat());
     let agent = named(&all, "DaemonSet", "gputenancy-agent");
     let found = terms(agent);
     assert!(found.len() == 3 && found.iter().all(|term| term.len() == 2 && term.contains("a DoesNotExist ")));
@@ -180,7 +194,7 @@ fn each_node_group_has_a_daemonset_of_its_own_with_its_paths() {
         &format!("{b}.kubeletDir=/k"),
         "agent.driverRoot=/run/nvidia/driver",
     ];
-    let all = release(&sets);
+    let all = of_file("agent.yaml", &sets);
     let agents = ["gputenancy-agent", "gputenancy-agent-host", "gputenancy-agent-k3s"];
     let [rest, host, k3s] = agents.map(|name| named(&all, "DaemonSet", name));
     let args = |set: &Value| set.pointer("/spec/template/spec/containers/0/args").unwrap().to_string();
@@ -200,8 +214,8 @@ fn each_node_group_has_a_daemonset_of_its_own_with_its_paths() {
     assert!(terms(host).iter().all(|term| term.contains("driver In host") && term.len() == 2));
     // a node that changes between them has one agent at a time: the other one has to end first
     let own = "agent.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].topologyKey=zone";
-    let agent = named(&release(&[]), "DaemonSet", "gputenancy-agent").clone();
-    let both = release(&[&sets[..], &[own]].concat());
+    let agent = named(&of_file("agent.yaml", &[]), "DaemonSet", "gputenancy-agent").clone();
+    let both = of_file("agent.yaml", &[&sets[..], &[own]].concat());
     for (all, expected) in [(&all, &["kubernetes.io/hostname"][..]), (&both, &["zone", "kubernetes.io/hostname"])] {
         let at = "/spec/template/spec/affinity/podAntiAffinity/requiredDuringSchedulingIgnoredDuringExecution";
         let anti = named(all, "DaemonSet", "gputenancy-agent-host").pointer(at).unwrap().as_array().unwrap();
@@ -219,7 +233,10 @@ fn each_node_group_has_a_daemonset_of_its_own_with_its_paths() {
     }
     let group = |set: &Value| set["spec"]["selector"]["matchLabels"]["gputenancy.io/agent-group"].clone();
     assert_eq!([rest, host, k3s].map(group), [Value::Null, json!("host"), json!("k3s")]);
-    assert_eq!(named(&release(&[]), "DaemonSet", "gputenancy-agent")["spec"]["selector"], rest["spec"]["selector"]);
+    assert_eq!(
+        named(&of_file("agent.yaml", &[]), "DaemonSet", "gputenancy-agent")["spec"]["selector"],
+        rest["spec"]["selector"]
+    );
 }
 
 #[test]
