@@ -59,7 +59,7 @@ pub struct GpuPoolStatus {
     /// The first 16 guarantees for the pool's profiles that change up and down, each with the field managers that change it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flapping: Vec<FlappingGuarantee>,
-    /// Used and total in one line for `kubectl get`, such as `mig-1g 2/7, mig-3g 1/2`.
+    /// Used and total in one line for `kubectl get`, such as `mig-1g 2/7, mig-3g 1/2`: the first four profiles with devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
 }

@@ -272,7 +272,7 @@ pub struct GpuTenantStatus {
     /// State of the virtual cluster; only with `spec.virtualCluster`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub virtual_cluster: Option<VirtualClusterStatus>,
-    /// Used and budget in one line for `kubectl get`, such as `mig-1g 2/8, gpu 0/2`.
+    /// Used and budget in one line for `kubectl get`, such as `mig-1g 2/8, gpu 2/2 (1 unmet)`: one device of the guarantee does not exist. Devices that admitted pods wait for count as used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
 }

@@ -33,6 +33,7 @@ mod mig_manager;
 pub mod names;
 mod node_enforcement;
 mod node_health;
+mod patterns;
 pub mod quantity;
 pub mod quota;
 pub mod reasons;
@@ -41,6 +42,7 @@ mod sharing;
 mod tolerant;
 pub mod vcluster;
 mod virtual_cluster;
+pub mod words;
 
 pub use change_phase::ChangePhase;
 pub use duration::{DurationError, DurationText};

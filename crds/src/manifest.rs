@@ -4,7 +4,10 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::CustomResourceExt;
 use serde_json::{Value, json};
 
-use crate::{GpuGrant, GpuNode, GpuPool, GpuProfile, GpuTenant};
+use crate::{GpuGrant, GpuNode, GpuPool, GpuProfile, GpuTenant, patterns};
+
+/// Kinds whose spec users write; programs write the others.
+pub const USERS_WRITE: [&str; 3] = ["GpuProfile", "GpuPool", "GpuTenant"];
 
 /// Every CRD with the name of its file in `crds/generated/`.
 ///
@@ -19,9 +22,13 @@ pub fn all() -> Result<Vec<(String, Value)>, serde_json::Error> {
 /// absent; and the annotation that keeps helm from deleting users' objects with the chart.
 fn finish(crd: CustomResourceDefinition) -> Result<(String, Value), serde_json::Error> {
     let file = format!("{}_{}.yaml", crd.spec.group, crd.spec.names.plural);
+    let by_users = USERS_WRITE.contains(&crd.spec.names.kind.as_str());
     let mut crd = serde_json::to_value(crd)?;
     if let Some(schema) = crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema") {
         drop_nullable(schema);
+        if by_users && let Some(spec) = schema.pointer_mut("/properties/spec") {
+            patterns::explain(spec, "spec");
+        }
         // nothing happens where there is no status object: a grant has none
         set(schema, "/properties/status", "default", json!({"observedGeneration": -1}));
         // A server-side apply that takes the last item of a list away leaves null in its place, all the way up to `spec`.
