@@ -4,6 +4,7 @@
 use std::{collections::BTreeMap, time::Instant};
 
 use futures::StreamExt;
+use gputenancy_cluster::error::sentence;
 use gputenancy_crds::metadata::Unmanaged;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
@@ -82,10 +83,13 @@ pub async fn watch(
                 terminating.send_if_modified(|known| known.delete(&pod));
             }
             Err(error) if !warned => {
-                tracing::warn!(%error, "watch of this node's pods failed; pods that are being bound may fail when devices are withdrawn");
+                tracing::warn!(
+                    error = sentence(&error),
+                    "watch of this node's pods failed; pods that are being bound may fail when devices are withdrawn"
+                );
                 warned = true;
             }
-            Err(error) => tracing::debug!(%error, "watch of this node's pods failed"),
+            Err(error) => tracing::debug!(error = sentence(&error), "watch of this node's pods failed"),
         }
     }
 }

@@ -7,6 +7,7 @@ use std::{
 };
 
 use futures::future::{FusedFuture, FutureExt};
+use gputenancy_cluster::{client, error::sentence};
 use gputenancy_crds::GpuNode;
 use gputenancy_service::{endpoints, events::Publisher, shutdown};
 use k8s_openapi::jiff::Timestamp;
@@ -120,8 +121,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
     args.log.init()?;
     let config = Config::infer().await.map_err(|error| format!("no cluster: {error}"))?;
     let refused = Arc::new(Notify::new());
-    let asking = Client::try_from(config.clone())?;
-    let client = gputenancy_rights::client(config, refused.clone())?;
+    let asking = client::named(config.clone(), "").map_err(|error| sentence(&error))?;
+    let client = gputenancy_rights::client(config, refused.clone()).map_err(|error| sentence(&error))?;
     let lacks = watch::Sender::default();
     let (metrics, heartbeat) = (Metrics::default(), watch::Sender::new(Instant::now()));
     let calls = Calls::new(metrics.clone());

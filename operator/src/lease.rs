@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use gputenancy_cluster::error::sentence;
 use k8s_openapi::{
     api::coordination::v1::{Lease, LeaseSpec},
     apimachinery::pkg::apis::meta::v1::MicroTime,
@@ -93,7 +94,9 @@ impl Elector {
             match self.attempt().await {
                 Ok(true) => return,
                 Ok(false) => {}
-                Err(error) => tracing::warn!(%error, lease = self.name, "the lease cannot be read or written"),
+                Err(error) => {
+                    tracing::warn!(error = sentence(&error), lease = self.name, "the lease cannot be read or written")
+                }
             }
             tokio::time::sleep(self.duration / 5).await;
         }
@@ -108,7 +111,7 @@ impl Elector {
     /// Renews until `stop`, and then releases the lease; an error means that it was lost.
     pub async fn hold(&mut self, stop: CancellationToken) -> Result<(), LeaseError> {
         let (renewed, duration) = (self.renewed, self.duration);
-        if renew(renewed, duration, &stop, async || self.attempt().await).await {
+        if renew(renewed, duration, &stop, async || self.attempt().await.map_err(|error| sentence(&error))).await {
             self.release().await;
             return Ok(());
         }
@@ -175,7 +178,10 @@ impl Elector {
             spec.holder_identity = Some(String::new());
         }
         if let Err(error) = self.api.replace(&self.name, &PostParams::default(), &lease).await {
-            tracing::info!(%error, "the lease was not given back; the next leader waits until it runs out");
+            tracing::info!(
+                error = sentence(&error),
+                "the lease was not given back; the next leader waits until it runs out"
+            );
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::stream;
+use gputenancy_cluster::{client, error::sentence};
 use gputenancy_crds::{GpuTenant, condition};
 use gputenancy_service::{endpoints, events::Publisher, logging, shutdown};
 use k8s_openapi::jiff::Timestamp;
@@ -40,7 +41,7 @@ pub enum RunError {
     #[error(transparent)]
     Lease(#[from] LeaseError),
     /// An error of the API server.
-    #[error(transparent)]
+    #[error("{}", sentence(&**.0))]
     Api(#[from] Box<kube::Error>),
     /// Rights are missing.
     #[error("{0}")]
@@ -83,7 +84,7 @@ async fn config() -> Result<Config, RunError> {
 }
 
 fn plain(config: Config) -> Result<Client, RunError> {
-    Client::try_from(config).map_err(|e| RunError::Config(e.to_string()))
+    client::named(config, "").map_err(|e| RunError::Config(sentence(&e)))
 }
 
 /// State of a replica that does not lead yet.
@@ -121,7 +122,7 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
     args.log.init()?;
     let (config, refused) = (config().await?, Arc::new(Notify::new()));
     let rights_client = plain(config.clone())?;
-    let client = gputenancy_rights::client(config, refused.clone()).map_err(|e| RunError::Config(e.to_string()))?;
+    let client = gputenancy_rights::client(config, refused.clone()).map_err(|e| RunError::Config(sentence(&e)))?;
     let (metrics, readiness, stop) = (Arc::new(Metrics::default()), Readiness::default(), CancellationToken::new());
     readiness.waits_for("anything");
     shutdown::on_signal(stop.clone())?;

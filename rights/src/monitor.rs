@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use gputenancy_cluster::client::naming;
 use http::{Response, StatusCode};
 use kube::{
     Client, Config,
@@ -38,7 +39,8 @@ pub fn client(config: Config, refused: Arc<Notify>) -> kube::Result<Client> {
         }
         response
     });
-    Ok(ClientBuilder::try_from(config)?.with_layer(&signal).build())
+    let naming = naming(&config, "");
+    Ok(ClientBuilder::try_from(config)?.with_layer(&naming).with_layer(&signal).build())
 }
 
 /// Reviews the rights for ever, passes every report on and logs changed ones. `client` must not be one that signals refusals:

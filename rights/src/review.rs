@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
+use gputenancy_cluster::error::sentence;
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec, SubjectAccessReviewStatus,
 };
@@ -34,7 +35,7 @@ pub async fn review(client: &Client, rights: &[&Right]) -> Vec<Verdict> {
         async move {
             match tokio::time::timeout(LIMIT, api.create(&PostParams::default(), &request)).await {
                 Ok(Ok(reviewed)) => verdict(reviewed.status),
-                Ok(Err(error)) => Verdict::Unknown(error.to_string()),
+                Ok(Err(error)) => Verdict::Unknown(sentence(&error)),
                 Err(_) => Verdict::Unknown(format!("no answer within {} s", LIMIT.as_secs())),
             }
         }

@@ -2,6 +2,7 @@
 //!
 //! Not kube's `Recorder`: it folds a second event with the same reason into the first and keeps the first note.
 
+use gputenancy_cluster::error::sentence;
 use gputenancy_crds::reasons::Reason;
 use k8s_openapi::{
     api::{core::v1::ObjectReference, events::v1::Event},
@@ -65,7 +66,7 @@ impl Publisher {
         let event = event(notice, &namespace, (self.controller, &self.instance), Timestamp::now());
         let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
         if let Err(error) = api.create(&PostParams::default(), &event).await {
-            tracing::warn!(%error, "event not published");
+            tracing::warn!(error = sentence(&error), "event not published");
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use gputenancy_cluster::error::sentence;
 use gputenancy_crds::{GpuTenant, VirtualCluster};
 use k8s_openapi::{
     ByteString,
@@ -43,8 +44,9 @@ pub async fn kubeconfig(
 ) -> Result<Present, String> {
     let name = tenant.name_any();
     let secrets = host.secrets();
-    let read =
-        async |secret: &str| secrets.get_opt(secret).await.map_err(|error| format!("reading Secret {secret}: {error}"));
+    let read = async |secret: &str| {
+        secrets.get_opt(secret).await.map_err(|error| format!("reading Secret {secret}: {}", sentence(&error)))
+    };
     let admin_secret = names::admin_secret(&name);
     let admin = read(&admin_secret).await?.as_ref().and_then(Admin::of);
     let admin = admin.ok_or_else(|| {
@@ -71,7 +73,8 @@ pub async fn kubeconfig(
     let secret = secret(tenant, &made, &token, now);
     let params = PatchParams::apply(names::MANAGER).force();
     let applied = secrets.patch(names::KUBECONFIG_SECRET, &params, &Patch::Apply(&secret)).await;
-    let applied = applied.map_err(|error| format!("writing Secret {}: {error}", names::KUBECONFIG_SECRET))?;
+    let applied =
+        applied.map_err(|error| format!("writing Secret {}: {}", names::KUBECONFIG_SECRET, sentence(&error)))?;
     Present::of(&applied).ok_or_else(|| format!("Secret {} was changed meanwhile", names::KUBECONFIG_SECRET))
 }
 

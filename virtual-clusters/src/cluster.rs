@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use gputenancy_cluster::error::sentence;
 use http::{Request, header::ACCEPT};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::{Api, Client, ResourceExt as _, api::ListParams};
@@ -131,7 +132,10 @@ async fn kept<T>(slot: &Kept<T>, read: impl Future<Output = kube::Result<T>>) ->
     let value = match (timeout_at(deadline, read).await.map_err(late).flatten(), slot.as_ref()) {
         (Ok(value), _) => Arc::new(value),
         (Err(error), Some((_, old))) => {
-            tracing::warn!(%error, "API server of this cluster not read again; the last answer stays in use");
+            tracing::warn!(
+                error = sentence(&error),
+                "API server of this cluster not read again; the last answer stays in use"
+            );
             old.clone()
         }
         (Err(error), None) => return Err(error),

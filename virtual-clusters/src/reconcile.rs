@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use gputenancy_cluster::error::sentence;
 use gputenancy_crds::{
     GpuTenant, VIRTUAL_CLUSTER_FINALIZER, VirtualCluster, VirtualClusterBackend, VirtualClusterStatus,
     reasons::{self, Reason},
@@ -255,7 +256,7 @@ async fn full(tenant: &GpuTenant, cluster: &VirtualCluster, context: &Context, m
     let pods = match host.control_plane_pods().await {
         Ok(pods) => pods,
         Err(error) => {
-            progress.failed = Some(format!("listing the pods of the control plane: {error}"));
+            progress.failed = Some(format!("listing the pods of the control plane: {}", sentence(&error)));
             return progress;
         }
     };
@@ -383,7 +384,8 @@ enum Absent {
 
 fn refused(namespace: &str, error: &kube::Error) -> String {
     format!(
-        "cannot read or write objects in namespace {namespace}: {error}. If RoleBinding {} is missing there, see PolicyReady of the tenant; if a quota or a policy is named, change spec.resources or spec.virtualCluster.values",
+        "cannot read or write objects in namespace {namespace}: {}. If RoleBinding {} is missing there, see PolicyReady of the tenant; if a quota or a policy is named, change spec.resources or spec.virtualCluster.values",
+        sentence(error),
         names::BINDING
     )
 }

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt as _;
+use gputenancy_cluster::{client, error::sentence};
 use gputenancy_crds::{GpuTenant, metadata::Unmanaged};
 use gputenancy_service::{
     endpoints::{self, Probes},
@@ -10,7 +11,7 @@ use gputenancy_service::{
     logging, shutdown,
 };
 use kube::{
-    Api, Client, Config, ResourceExt as _,
+    Api, Config, ResourceExt as _,
     core::DeserializeGuard,
     runtime::{
         Controller,
@@ -67,7 +68,7 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     shutdown::on_signal(stop.clone())?;
     let mut config = Config::infer().await.map_err(|e| RunError::Config(e.to_string()))?;
     config.default_retry = false;
-    let client = Client::try_from(config).map_err(|e| RunError::Config(e.to_string()))?;
+    let client = client::named(config, "").map_err(|e| RunError::Config(sentence(&e)))?;
     let metrics = Arc::new(Metrics::default());
     let served = tokio::spawn(endpoints::serve(listen, Health(metrics.clone()), stop.clone()));
     let publisher = Publisher::new(client.clone(), "gputenancy.io/virtual-clusters", identity);
@@ -116,7 +117,7 @@ fn on_error(tenant: Arc<Unmanaged<DeserializeGuard<GpuTenant>>>, error: &kube::E
     // another write came first: the watch delivers it
     let conflict = matches!(error, kube::Error::Api(status) if status.is_conflict());
     if !conflict {
-        tracing::warn!(tenant = tenant.name_any(), %error, "virtual cluster not reconciled, retrying");
+        tracing::warn!(tenant = tenant.name_any(), error = sentence(error), "virtual cluster not reconciled, retrying");
     }
     Action::requeue(RETRY)
 }

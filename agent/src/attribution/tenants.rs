@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use gputenancy_cluster::error::sentence;
 use gputenancy_crds::{GpuGrant, names::GRANT};
 use kube::{Api, Client};
 use tokio::time::timeout;
@@ -28,7 +29,7 @@ pub fn by_grant(client: Client) -> Read {
         let grants: Api<GpuGrant> = Api::namespaced(client.clone(), &namespace);
         Box::pin(async move {
             let grant = grants.get_opt(GRANT).await;
-            grant.map(|grant| grant.map(|grant| grant.spec.tenant)).map_err(|error| error.to_string())
+            grant.map(|grant| grant.map(|grant| grant.spec.tenant)).map_err(|error| sentence(&error))
         })
     })
 }

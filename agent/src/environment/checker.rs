@@ -6,6 +6,7 @@ use std::{
 };
 
 use futures::future::join_all;
+use gputenancy_cluster::error::sentence;
 use gputenancy_crds::{GpuGrant, names};
 use gputenancy_service::events::Publisher;
 use kube::{Api, Client};
@@ -158,8 +159,10 @@ impl EnvironmentChecker {
     /// The namespace is a tenant's, and the pod was created under the tenant's policies, not before the grant.
     async fn is_governed(&self, container: &EnvFromContainer) -> Result<bool, Error> {
         let grants: Api<GpuGrant> = Api::namespaced(self.client.clone(), &container.namespace);
-        let grant =
-            grants.get_opt(names::GRANT).await.map_err(|error| format!("reading the grant of the namespace: {error}"));
+        let grant = grants
+            .get_opt(names::GRANT)
+            .await
+            .map_err(|error| format!("reading the grant of the namespace: {}", sentence(&error)));
         let Some(grant) = grant? else { return Ok(false) };
         let since = grant.metadata.creation_timestamp.map(|time| time.0);
         Ok(container.created >= since)

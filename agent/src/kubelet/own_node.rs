@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::StreamExt;
+use gputenancy_cluster::error::sentence;
 use gputenancy_crds::names::AGENT_MANAGER;
 use k8s_openapi::api::core::v1::{Node, NodeStatus};
 use kube::{
@@ -100,7 +101,7 @@ impl OwnNode {
         while let Some(node) = nodes.next().await {
             match node {
                 Ok(node) => self.update(&node),
-                Err(error) => tracing::warn!(%error, node = self.name, "watch failed"),
+                Err(error) => tracing::warn!(error = sentence(&error), node = self.name, "watch failed"),
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use futures::StreamExt;
+use gputenancy_cluster::error::sentence;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::{
     Api, Client, ResourceExt as _,
@@ -71,9 +72,12 @@ pub async fn watch(client: Client, classes: &watch::Sender<Option<RuntimeClasses
             Err(error) => {
                 fail(classes, &error);
                 if std::mem::replace(&mut warned, true) {
-                    tracing::debug!(%error, "watch of RuntimeClasses failed");
+                    tracing::debug!(error = sentence(&error), "watch of RuntimeClasses failed");
                 } else {
-                    tracing::warn!(%error, "watch of RuntimeClasses failed; without the right to read them each counts as named after its handler, else pods that name one get no limited share before they are read");
+                    tracing::warn!(
+                        error = sentence(&error),
+                        "watch of RuntimeClasses failed; without the right to read them each counts as named after its handler, else pods that name one get no limited share before they are read"
+                    );
                 }
             }
         }

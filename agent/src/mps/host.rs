@@ -3,6 +3,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use futures::future::BoxFuture;
+use gputenancy_cluster::error::sentence;
 use gputenancy_crds::{GpuGrant, names, reasons};
 use gputenancy_nvml::ComputeMode;
 use gputenancy_service::events::{EventType, Notice};
@@ -65,7 +66,7 @@ pub fn tenant(client: Client) -> Call<String, String> {
                 Ok(Some(grant)) => Ok(format!("tenant-{}", grant.spec.tenant)),
                 Ok(None) => Ok(format!("namespace-{namespace}")),
                 Err(kube::Error::Api(status)) if status.is_forbidden() => Ok(format!("namespace-{namespace}")),
-                Err(error) => Err(format!("reading the grant of namespace {namespace}: {error}")),
+                Err(error) => Err(format!("reading the grant of namespace {namespace}: {}", sentence(&error))),
             }
         })
     })

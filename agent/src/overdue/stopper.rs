@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
+use gputenancy_cluster::error::sentence;
 use gputenancy_crds::{GpuGrant, names::GRANT};
 use kube::{Api, Client};
 use tokio::{
@@ -110,7 +111,7 @@ impl OverdueStopper {
         let grants: Api<GpuGrant> = Api::namespaced(self.client.clone(), namespace);
         let grant = timeout(TIMEOUT, grants.get_opt(GRANT)).await;
         let grant = grant.map_err(|_| "reading the grant of the namespace: no answer within ten seconds")?;
-        Ok(grant.map_err(|error| format!("reading the grant of the namespace: {error}"))?.is_some())
+        Ok(grant.map_err(|error| format!("reading the grant of the namespace: {}", sentence(&error)))?.is_some())
     }
 }
 

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use futures::TryStreamExt;
+use gputenancy_cluster::error::sentence;
 use gputenancy_crds::{GpuNode, GpuNodeSpec, GpuNodeStatus, condition, names::AGENT_MANAGER, reasons};
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::OwnerReference};
 use kube::{
@@ -46,7 +47,7 @@ pub async fn watch(client: Client, node_name: &str, boot_id: &str, watched: &wat
             Ok(Some(watcher::Event::InitDone)) if !listed => ensure(&client, &api, node_name).await,
             Ok(Some(watcher::Event::InitDone)) => {}
             Ok(None) => return,
-            Err(error) => tracing::warn!(%error, gpu_node = node_name, "watch failed"),
+            Err(error) => tracing::warn!(error = sentence(&error), gpu_node = node_name, "watch failed"),
         }
     }
 }
@@ -82,7 +83,7 @@ fn recorded(status: Option<&GpuNodeStatus>) -> BTreeMap<String, gputenancy_crds:
 
 async fn ensure(client: &Client, api: &Api<GpuNode>, node_name: &str) {
     while let Err(error) = create(client, api, node_name).await {
-        tracing::warn!(%error, gpu_node = node_name, "GpuNode not created");
+        tracing::warn!(error = sentence(&error), gpu_node = node_name, "GpuNode not created");
         tokio::time::sleep(Duration::from_secs(5)).await;
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use gputenancy_cluster::error::sentence;
 use gputenancy_crds::{
     condition::ConditionUpdate,
     names::{AGENT_MANAGER, NODE_DEVICES_READY},
@@ -140,7 +141,7 @@ impl DevicesReady {
         match timeout(DEADLINE, self.try_write(said)).await {
             Ok(Ok(())) => true,
             Ok(Err(error)) => {
-                tracing::warn!(%error, node = self.name, "writing the condition of the node failed");
+                tracing::warn!(error = sentence(&error), node = self.name, "writing the condition of the node failed");
                 false
             }
             Err(_) => {

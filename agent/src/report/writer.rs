@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use gputenancy_cluster::error::sentence;
 use gputenancy_crds::{AgentStep, GpuNode, GpuNodeStatus, names::AGENT_MANAGER};
 use k8s_openapi::jiff::Timestamp;
 use kube::{
@@ -127,7 +128,7 @@ impl Writer {
         let patch = Patch::Apply(body);
         let write = self.api.patch_status(&self.name, &params, &patch);
         let error = match tokio::time::timeout(DEADLINE, write).await {
-            Ok(written) => written.err().map(|error| error.to_string()),
+            Ok(written) => written.err().map(|error| sentence(&error)),
             Err(_) => Some("timeout".to_owned()),
         };
         if let Some(error) = &error {

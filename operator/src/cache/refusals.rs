@@ -9,6 +9,7 @@ use std::{
 };
 
 use futures::StreamExt as _;
+use gputenancy_cluster::error::sentence;
 use gputenancy_crds::quantity::Amount;
 use k8s_openapi::{
     api::events::v1::Event,
@@ -179,7 +180,7 @@ impl Refusals {
                         namespaces
                     }
                     Err(error) => {
-                        tracing::warn!(%error, resource = "events", "watch failed, restarting");
+                        tracing::warn!(error = sentence(&error), resource = "events", "watch failed, restarting");
                         continue;
                     }
                 };

@@ -3,6 +3,7 @@
 use std::{fmt::Debug, time::Duration};
 
 use futures::StreamExt as _;
+use gputenancy_cluster::error::sentence;
 use kube::{
     Api, Client, Resource, ResourceExt,
     runtime::{WatchStreamExt as _, watcher},
@@ -66,7 +67,7 @@ where
             while let Some(event) = events.next().await {
                 match event {
                     Ok(event) => writer.apply(event).into_iter().for_each(&mut changed),
-                    Err(error) => tracing::warn!(%error, resource, "watch failed, restarting"),
+                    Err(error) => tracing::warn!(error = sentence(&error), resource, "watch failed, restarting"),
                 }
             }
         });
@@ -96,7 +97,7 @@ where
                         continue;
                     }
                     Err(error) => {
-                        tracing::warn!(%error, resource, "discovery failed, retrying");
+                        tracing::warn!(error = sentence(&error), resource, "discovery failed, retrying");
                         tokio::time::sleep(MAX_BACKOFF).await;
                         continue;
                     }
@@ -108,7 +109,7 @@ where
                         Ok(event) => writer.apply(event).into_iter().for_each(&mut changed),
                         // the kind may be gone
                         Err(error) if !matches!(serves(&client, api_version, resource).await, Ok(false)) => {
-                            tracing::warn!(%error, resource, "watch failed, restarting");
+                            tracing::warn!(error = sentence(&error), resource, "watch failed, restarting");
                         }
                         Err(_) => break,
                     }

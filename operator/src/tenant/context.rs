@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use gputenancy_cluster::error::sentence;
 use gputenancy_crds::{GpuTenant, names};
 use gputenancy_engine::{
     projection::{SlimNamespace, SlimQuota, tenant_of},
@@ -181,8 +182,7 @@ impl Context {
             if !fresh {
                 let read = foreign_access::list(self.writer.client(), &tenant, &namespace);
                 let read = tokio::time::timeout_at(until.into(), read).await;
-                match read.map_err(|_| "no answer in time".to_owned()).and_then(|read| read.map_err(|e| e.to_string()))
-                {
+                match read.map_err(|_| "no answer in time".to_owned()).and_then(|read| read.map_err(|e| sentence(&e))) {
                     Ok(read) => {
                         lock(&self.earlier).insert(namespace.clone(), (read.clone(), Instant::now()));
                         all = Some(read);

@@ -29,6 +29,7 @@ mod write;
 
 pub use context::{Context, Settings};
 pub use controller::run;
+use gputenancy_cluster::error::sentence;
 pub(crate) use gputenancy_crds::quantity::Amount;
 pub use standard::{Standard, StandardError};
 
@@ -36,7 +37,7 @@ pub use standard::{Standard, StandardError};
 #[derive(Debug, thiserror::Error)]
 pub enum TenantError {
     /// The API server refused a write.
-    #[error("{doing}: {source}")]
+    #[error("{doing}: {}", sentence(&**source))]
     Write {
         /// The write.
         doing: String,

@@ -1,6 +1,7 @@
 //! The backend `External`: a vCluster that something else installs in the tenant's namespace, such as Flux or Argo CD. No object of its chart is written or
 //! deleted; inside, the team's account, the catalog, `RuntimeClasses` and what nodes show are this program's, and go when the field does.
 
+use gputenancy_cluster::error::sentence;
 use gputenancy_crds::{GpuTenant, VirtualCluster, reasons};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt as _;
@@ -64,14 +65,18 @@ pub async fn observe(
     live: &[Live],
 ) -> Result<Report, String> {
     let name = tenant.name_any();
-    let service = host.service(&name).await.map_err(|error| format!("reading Service {name}: {error}"))?;
+    let service = host.service(&name).await.map_err(|error| format!("reading Service {name}: {}", sentence(&error)))?;
     Ok(report(&name, &objects::namespace_of(tenant), &cluster.version, live, service.as_ref()))
 }
 
 /// Removes what this program has written inside, as far as the virtual cluster still serves.
 pub async fn release(host: &Host, (tenant, namespace): (&str, &str)) -> Result<(), String> {
     let secret = names::admin_secret(tenant);
-    let read = host.secrets().get_opt(&secret).await.map_err(|error| format!("reading Secret {secret}: {error}"))?;
+    let read = host
+        .secrets()
+        .get_opt(&secret)
+        .await
+        .map_err(|error| format!("reading Secret {secret}: {}", sentence(&error)))?;
     let Some(admin) = read.as_ref().and_then(Admin::of) else { return Ok(()) };
     let client = connect::client(&admin, &format!("{tenant}.{namespace}")).await?;
     account::remove(&client).await?;

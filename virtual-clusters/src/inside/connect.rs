@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
+use gputenancy_cluster::error::sentence;
 use http::{Response, Uri};
 use http_body_util::Limited;
 use k8s_openapi::{ByteString, api::core::v1::Secret};
@@ -93,12 +94,9 @@ pub async fn client(admin: &Admin, service: &str) -> Result<Client, String> {
 
 /// An error in a few words: the team that runs the server chooses its text, which is written into a status.
 fn summary(error: &kube::Error) -> String {
-    let mut text = match error {
-        kube::Error::Api(status) => format!("answer {}: {}", status.code, status.message),
-        error => error.to_string(),
-    };
+    let mut text = sentence(error);
     text.truncate(text.floor_char_boundary(MOST_TEXT));
-    text.replace(|c: char| c.is_control(), " ")
+    text
 }
 
 /// Fails after the time limit, also while the server is still sending.
@@ -125,7 +123,7 @@ mod tests {
     fn text_from_inside_is_short_and_has_no_control_characters() {
         let status = Status { code: 500, message: format!("\u{1b}[2J{}", "x".repeat(1 << 20)), ..Status::default() };
         let text = summary(&kube::Error::Api(Box::new(status)));
-        assert!(text.len() <= MOST_TEXT && text.starts_with("answer 500:  [2Jxx"), "{text}");
+        assert!(text.len() <= MOST_TEXT && text.starts_with("[2Jxx"), "{text}");
     }
 
     #[test]

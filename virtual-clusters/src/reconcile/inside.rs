@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use gputenancy_cluster::error::sentence;
 use gputenancy_crds::{GpuTenant, VirtualCluster, VirtualClusterBackend, reasons};
 use gputenancy_service::events::EventType;
 use k8s_openapi::{
@@ -172,7 +173,7 @@ async fn show_budget(
         match Host::new(context.client.clone(), &objects::namespace_of(tenant), &name).synced_pods().await {
             Ok(synced) => *requests = Requests::of(&synced, used),
             // the next complete pass reports it
-            Err(error) => tracing::debug!(tenant = name, %error, "requests of pods not read again"),
+            Err(error) => tracing::debug!(tenant = name, error = sentence(&error), "requests of pods not read again"),
         }
     }
     nodes::show(client, &nodes, budget, requests).await
@@ -192,7 +193,8 @@ async fn show_catalog(
         Priorities::new()
     } else {
         let host = context.cluster.priorities().await;
-        let host = host.map_err(|error| format!("listing the PriorityClasses of this cluster: {error}"))?;
+        let host =
+            host.map_err(|error| format!("listing the PriorityClasses of this cluster: {}", sentence(&error)))?;
         priorities::granted(names(), &host)
     };
     let classes = Classes { runtime: &runtime_classes.0, priority: &priority };

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use gputenancy_cluster::error::sentence;
 use gputenancy_crds::{GpuTenant, VirtualCluster, VirtualClusterStatus, reasons};
 use gputenancy_service::events::EventType;
 use k8s_openapi::jiff::Timestamp;
@@ -37,7 +38,8 @@ pub(super) async fn version(
     let running = upgrade::running(label.as_deref(), reported.as_deref(), memory.upgrade.as_ref()).map(str::to_owned);
     let state = if memory.upgrade.is_some() {
         let pods = host.control_plane_pods().await;
-        let pods = pods.map_err(|e| Failure::Api(format!("listing the pods of the control plane: {e}")))?;
+        let pods =
+            pods.map_err(|e| Failure::Api(format!("listing the pods of the control plane: {}", sentence(&e))))?;
         decide::control_plane(&name, Replicas::Rendered, live, &pods)
     } else {
         ControlPlane::Paused
@@ -64,7 +66,7 @@ pub(super) async fn version(
             ..status.cloned().unwrap_or_default()
         };
         let written = apply_status(&context.client, &name, Some(&written)).await;
-        written.map_err(|e| Failure::Api(format!("writing the state of the upgrade: {e}")))?;
+        written.map_err(|e| Failure::Api(format!("writing the state of the upgrade: {}", sentence(&e))))?;
         let advice = upgrade::advice(memory.upgrade.as_ref(), next.as_ref(), &name, &objects::namespace_of(tenant));
         memory.upgrade = next;
         if let Some(advice) = advice {
@@ -84,7 +86,8 @@ pub(super) async fn objects(
     // the version was chosen among the charts
     let chart = version::choose(&context.charts, version, None).map_err(Failure::Render)?;
     let served = context.cluster.served().await;
-    let served = served.map_err(|e| Failure::Api(format!("reading version and APIs of this cluster: {e}")))?;
+    let served =
+        served.map_err(|e| Failure::Api(format!("reading version and APIs of this cluster: {}", sentence(&e))))?;
     let (name, namespace) = (tenant.name_any(), objects::namespace_of(tenant));
     let key = format!("{} {} {} {values}", chart.sha256, served.version, served.fingerprint());
     if let Some((present, objects)) = memory.rendered.as_ref().filter(|(present, _)| *present == key) {

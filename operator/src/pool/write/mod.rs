@@ -25,6 +25,7 @@ use std::{
     time::Duration,
 };
 
+use gputenancy_cluster::error::sentence;
 use gputenancy_service::events::{EventType, Notice, Publisher};
 use k8s_openapi::{
     api::core::v1::{ConfigMap, ObjectReference},
@@ -53,7 +54,7 @@ const CONFLICT: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     /// The API server refused a write or did not answer.
-    #[error("{doing}: {source}")]
+    #[error("{doing}: {}", sentence(&**source))]
     Api {
         /// What was being done.
         doing: String,

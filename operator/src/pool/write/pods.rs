@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use gputenancy_cluster::error::sentence;
 use gputenancy_crds::{
     metadata::Unmanaged,
     names,
@@ -141,7 +142,7 @@ async fn explain(node: NodeContext<'_>, pod: &PodName, answer: &str) -> String {
         Ok(budgets) if budgets.is_empty() => answer.to_owned(),
         Ok(budgets) => format!("{}: {answer}", budgets.join("; ")),
         Err(error) => {
-            tracing::warn!(%error, %pod, "reading disruption budgets failed");
+            tracing::warn!(error = sentence(&error), %pod, "reading disruption budgets failed");
             answer.to_owned()
         }
     }

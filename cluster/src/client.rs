@@ -1,0 +1,89 @@
+//! A client whose connection errors name the server.
+
+use std::time::Duration;
+
+use kube::{Client, Config, client::ClientBuilder};
+use tower::{BoxError, util::MapErrLayer};
+
+use crate::error::deepest;
+
+/// A request that got no answer.
+#[derive(Debug, thiserror::Error)]
+#[error("no answer from the API server at {server}: {cause}{remedy}")]
+pub struct Unreachable {
+    /// Address of the server.
+    pub server: String,
+    /// Why, in the words of the operating system or the TLS library.
+    pub cause: String,
+    /// What to do, with the separator in front.
+    pub remedy: &'static str,
+}
+
+/// A client for this configuration. A connection that fails, or that is silent for the time limits of the configuration, is an
+/// [`Unreachable`] with the address of the server and this remedy.
+///
+/// # Errors
+/// When the configuration cannot be used.
+pub fn named(config: Config, remedy: &'static str) -> kube::Result<Client> {
+    let naming = naming(&config, remedy);
+    Ok(ClientBuilder::try_from(config)?.with_layer(&naming).build())
+}
+
+/// The layer of such a client.
+pub fn naming(
+    config: &Config,
+    remedy: &'static str,
+) -> MapErrLayer<impl Fn(BoxError) -> BoxError + Clone + Send + 'static> {
+    let (server, limit) = (config.cluster_url.to_string(), config.read_timeout);
+    let server = server.trim_end_matches('/').to_owned();
+    MapErrLayer::new(move |error: BoxError| unreachable(&server, limit, remedy, error))
+}
+
+/// Errors of kube itself, such as one of an authentication plugin, are left as they are.
+fn unreachable(server: &str, limit: Option<Duration>, remedy: &'static str, error: BoxError) -> BoxError {
+    if error.is::<kube::Error>() {
+        return error;
+    }
+    let cause = match (deepest(&*error), limit) {
+        (text, Some(limit)) if text.is_empty() || text.contains("timed out") || text.contains("elapsed") => {
+            format!("nothing within {} s", limit.as_secs())
+        }
+        (text, _) => text,
+    };
+    Box::new(Unreachable { server: server.to_owned(), cause, remedy })
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Pod;
+    use kube::Api;
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::error::sentence;
+
+    async fn get(port: u16) -> String {
+        let mut config = Config::new(format!("http://127.0.0.1:{port}").parse().unwrap());
+        (config.connect_timeout, config.read_timeout) = (Some(Duration::from_secs(1)), Some(Duration::from_secs(1)));
+        config.default_retry = false;
+        let pods = Api::<Pod>::default_namespaced(named(config, "; look").unwrap());
+        sentence(&pods.get("a").await.unwrap_err())
+    }
+
+    #[tokio::test]
+    async fn refused_connection_names_the_server() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        drop(listener);
+        let expected = format!("no answer from the API server at http://127.0.0.1:{port}: Connection refused; look");
+        assert_eq!(get(port).await, expected);
+    }
+
+    #[tokio::test]
+    async fn silent_server_is_named_with_the_time_limit() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let expected = format!("no answer from the API server at http://127.0.0.1:{port}: nothing within 1 s; look");
+        assert_eq!(get(port).await, expected);
+    }
+}

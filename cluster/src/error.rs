@@ -1,0 +1,151 @@
+//! Errors of the API server as sentences.
+
+use std::error::Error;
+
+use crate::client::Unreachable;
+
+/// Longest text of an API server in a sentence, in bytes. Messages of a schema with many mistakes are longer than a condition should be.
+const MOST_TEXT: usize = 1500;
+/// Longest text of an answer that is no Status of Kubernetes, such as the page of a proxy, in bytes.
+const MOST_FOREIGN: usize = 120;
+/// Reason that kube gives an answer that is no Status of Kubernetes.
+const FOREIGN: &str = "Failed to parse error data";
+
+/// An error as a sentence without a full stop, for messages, conditions and logs: what the API server answered, or why it did not.
+///
+/// Takes errors that have a `kube::Error` as a source too, such as those of a watch.
+pub fn sentence(error: &(dyn Error + 'static)) -> String {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(unreachable) = error.downcast_ref::<Unreachable>() {
+            return unreachable.to_string();
+        }
+        if let Some(error) = error.downcast_ref::<kube::Error>() {
+            return of_client(error);
+        }
+        if let Some(status) = error.downcast_ref::<kube::core::Status>() {
+            return of_status(status);
+        }
+        next = error.source();
+    }
+    error.to_string()
+}
+
+fn of_client(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => of_status(status),
+        kube::Error::Service(error) => match error.downcast_ref::<Unreachable>() {
+            Some(unreachable) => unreachable.to_string(),
+            None => format!("no answer from the API server: {}", deepest(&**error)),
+        },
+        kube::Error::HyperError(error) => format!("the connection to the API server broke: {}", deepest(error)),
+        kube::Error::ReadEvents(error) => format!("the connection to the API server broke: {}", deepest(error)),
+        kube::Error::SerdeError(error) => format!("the answer of the API server has not the expected fields: {error}"),
+        kube::Error::Auth(error) => format!("no credentials for the API server: {}", chain(error)),
+        error => chain(error),
+    }
+}
+
+fn of_status(status: &kube::core::Status) -> String {
+    let kube::core::Status { code, message, reason, .. } = status;
+    if reason == FOREIGN {
+        return match one_line(message, MOST_FOREIGN) {
+            text if text.is_empty() => format!("the server answered with code {code} without a text"),
+            text => format!("the server answered with code {code}, which is not from Kubernetes: {text}"),
+        };
+    }
+    match (one_line(message, MOST_TEXT), code) {
+        (text, 401) => format!("the API server does not accept the credentials: {text}"),
+        (text, _) if text.is_empty() => format!("the API server answered with code {code} {reason}"),
+        (text, _) => text,
+    }
+}
+
+/// Texts of teams and proxies are in these answers: no control characters, and no endless page.
+fn one_line(text: &str, most: usize) -> String {
+    let words: Vec<&str> =
+        text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|w| !w.is_empty()).collect();
+    let mut line = words.join(" ");
+    if line.len() > most {
+        line.truncate(line.floor_char_boundary(most));
+        line.push('…');
+    }
+    line
+}
+
+/// The text of the innermost cause: the outer ones name layers of a library.
+pub(crate) fn deepest(error: &(dyn Error + 'static)) -> String {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    let text = innermost.to_string();
+    text.split(" (os error").next().unwrap_or_default().to_owned()
+}
+
+/// The texts of an error and its causes, each once.
+fn chain(error: &(dyn Error + 'static)) -> String {
+    let (mut text, mut next) = (error.to_string(), error.source());
+    while let Some(source) = next {
+        let more = source.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        next = source.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::{core::Status, runtime::watcher};
+
+    use super::*;
+
+    fn api(code: u16, reason: &str, message: &str) -> kube::Error {
+        let (reason, message) = (reason.to_owned(), message.to_owned());
+        kube::Error::Api(Box::new(Status { code, reason, message, ..Status::default() }))
+    }
+
+    #[test]
+    fn answer_of_the_api_server_is_its_message_alone() {
+        let text = r#"pods is forbidden: User "ann" cannot list resource "pods" in API group "" at the cluster scope"#;
+        assert_eq!(sentence(&api(403, "Forbidden", text)), text);
+        assert_eq!(
+            sentence(&api(401, "Unauthorized", "Unauthorized")),
+            "the API server does not accept the credentials: Unauthorized"
+        );
+        assert_eq!(sentence(&api(500, "InternalError", "")), "the API server answered with code 500 InternalError");
+    }
+
+    #[test]
+    fn watch_error_is_that_of_its_request() {
+        let error = watcher::Error::InitialListFailed(api(403, "Forbidden", "no"));
+        assert_eq!(sentence(&error), "no");
+    }
+
+    #[test]
+    fn page_of_a_proxy_is_short_and_on_one_line() {
+        let page = format!("<html>\n<h1>\u{1b}[2J502</h1>{}", "x".repeat(5000));
+        let text = sentence(&api(502, FOREIGN, &page));
+        assert!(
+            text.starts_with("the server answered with code 502, which is not from Kubernetes: <html> <h1> [2J502"),
+            "{text}"
+        );
+        assert!(text.len() < 250 && text.ends_with('…'), "{text}");
+    }
+
+    #[test]
+    fn no_sentence_has_the_debug_text_of_a_struct() {
+        let invalid = api(422, "Invalid", "ResourceQuota \"a\" is invalid: spec.hard: Invalid value");
+        let broken = kube::Error::SerdeError(serde_json_error());
+        for error in [invalid, broken, kube::Error::Service("refused".into()), api(404, "", "404 page not found\n")] {
+            let text = sentence(&error);
+            assert!(!text.contains('{') && !text.contains("Error:") && !text.contains('\n'), "{text}");
+        }
+    }
+
+    fn serde_json_error() -> serde_json::Error {
+        serde_json::from_str::<u8>("x").unwrap_err()
+    }
+}
