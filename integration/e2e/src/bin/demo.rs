@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use anstyle::Style;
 use e2e::{
     Result, World, discovery,
     objects::PodIdentity,
@@ -14,6 +15,9 @@ use e2e::{
     scenario::{self, GROWN, GROWN_TO, MIG_1G, NODES, SHARED, TEAM_A, TEAM_B},
     virtual_cluster::{self, scene},
 };
+
+/// Titles, on a terminal.
+const BOLD: Style = Style::new().bold();
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -94,6 +98,7 @@ async fn run() -> Result<()> {
     let kubeconfig = world.lab.kubeconfig_path();
     println!("  export KUBECONFIG={} PATH=$PWD/target/toolset/bin:$PWD/target/debug:$PATH", kubeconfig.display());
     println!("  kubectl get gpunodes -o yaml                desired layout, and what NVML shows");
+    println!("  kubectl gpu status                          nodes, GPUs, devices, and who has them");
     println!("  kubectl gpu plan -f samples/tenants.yaml    plan for the old guarantee");
     println!("  kubectl edit gputenant {TEAM_B}             change a guarantee; follow it with kubectl gpu changes");
     if virtual_clusters {
@@ -107,7 +112,8 @@ async fn run() -> Result<()> {
 }
 
 fn step(number: usize, title: &str) {
-    println!("\n\x1b[1m{number}. {title}\x1b[0m");
+    let title = format!("\n{}{number}. {title}{}", BOLD.render(), BOLD.render_reset());
+    anstream::println!("{title}");
 }
 
 async fn table(world: &World, kinds: &str) -> Result<()> {

@@ -6,11 +6,13 @@ use e2e::{
     Result, World, discovery,
     objects::{PodIdentity, allocatable, ensure, gpu_node},
     plan_preview::{self, BeforeAfter, Gpu, Layouts, PlanPreview},
-    scenario::{self, GROWN, GROWN_TO, MIG_1G, MIG_3G, NODES, TEAM_A, TEAM_B},
+    product,
+    scenario::{self, GROWN, GROWN_TO, MIG_1G, MIG_3G, NODES, TEAM_A, TEAM_B, TEAM_C},
     wait::{PATIENCE, eventually},
 };
 use gputenancy_crds::GpuTenant;
 use kube::Api;
+use serde_json::Value;
 
 type Pods = BTreeMap<String, PodIdentity>;
 
@@ -41,7 +43,31 @@ async fn run(world: &World) -> Result<()> {
     feature_discovery_agrees(world, &planned).await?;
     allocatable_matches_plan(world, &planned, &preview).await?;
     no_pod_waits(world).await?;
-    team_c_shares_two_gpus(world, &after).await
+    team_c_shares_two_gpus(world, &after).await?;
+    nothing_needs_attention(world).await
+}
+
+/// Once the agents list team-c's programs, nothing needs attention, and no pod of team-c has a warning.
+async fn nothing_needs_attention(world: &World) -> Result<()> {
+    let args = ["status", "-o", "json"];
+    eventually("six devices of team-c have processes, and nothing needs attention", PATIENCE, || async {
+        let done = product::kubectl_gpu(&world.lab.kubeconfig_path(), &args).await?;
+        let report: Value = serde_json::from_slice(&done.stdout).unwrap_or_default();
+        let devices = report["nodes"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .flat_map(|node| node["gpus"].as_array().into_iter().flatten());
+        let devices = devices.flat_map(|gpu| gpu["devices"].as_array().into_iter().flatten());
+        let with_processes = devices.filter(|device| {
+            device["tenant"] == TEAM_C && device["containers"].as_array().is_some_and(|all| !all.is_empty())
+        });
+        let (count, attention) = (with_processes.count(), report["attention"].to_string());
+        Ok(if count == 6 && attention == "[]" { Ok(()) } else { Err(format!("{count} devices: {attention}")) })
+    })
+    .await?;
+    let bypasses = scenario::pod_events(world, TEAM_C, "MemoryLimitBypassed").await?;
+    ensure(bypasses.is_empty(), format!("programs of the samples bypass their limits: {bypasses:?}"))
 }
 
 /// Four pods take turns on one GPU, two have fractions of another one, and the pods of the other teams run on.
