@@ -152,14 +152,18 @@ impl DriverLimiter {
                 // it may answer at the next reconcile
                 Err(NvmlError::Hangs { .. }) => return DriverLimits::Unknown,
                 Err(error) => {
-                    tracing::warn!(gpu = gpu.uuid, %error, "driver does not report its memory limits");
+                    // asked again and again; a state is logged once
+                    if self.answer.is_none() {
+                        tracing::warn!(gpu = gpu.uuid, %error, "driver does not report its memory limits");
+                    }
                     answer = DriverLimits::NotSupported;
                 }
             }
         }
-        if answer != DriverLimits::Unknown {
+        let next = (version.clone(), answer);
+        if answer != DriverLimits::Unknown && self.answer.as_ref() != Some(&next) {
             tracing::info!(driver = version, ?answer, "memory limits of the driver");
-            self.answer = Some((version.clone(), answer));
+            self.answer = Some(next);
         }
         answer
     }
