@@ -1,8 +1,9 @@
 //! The command line.
 
-use std::{ffi::OsString, path::PathBuf};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use gputenancy_crds::DurationText;
 
 /// Previews, follows and checks changes of GPU profiles, pools and tenants.
 ///
@@ -19,7 +20,7 @@ pub struct Args {
 }
 
 /// The cluster to read; the flags have kubectl's names.
-#[derive(ClapArgs, Debug, Clone, Default)]
+#[derive(ClapArgs, Debug, Clone)]
 pub struct ClusterArgs {
     /// Path of the kubeconfig file to use.
     #[arg(long, global = true, value_name = "FILE")]
@@ -27,6 +28,29 @@ pub struct ClusterArgs {
     /// Name of the kubeconfig context to use.
     #[arg(long, global = true, value_name = "NAME")]
     pub context: Option<String>,
+    /// User to impersonate, to see what this user sees.
+    #[arg(long = "as", global = true, value_name = "USER")]
+    pub user: Option<String>,
+    /// Group to impersonate; may be given more than once.
+    #[arg(long = "as-group", global = true, value_name = "GROUP")]
+    pub groups: Vec<String>,
+    /// Time to wait for an answer of the API server, such as 90s or 2m.
+    #[arg(long, global = true, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    pub request_timeout: Duration,
+}
+
+impl Default for ClusterArgs {
+    fn default() -> Self {
+        let (kubeconfig, context, user, groups) = <_>::default();
+        Self { kubeconfig, context, user, groups, request_timeout: Duration::from_secs(30) }
+    }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    match DurationText::parse(text).and_then(|text| text.get()) {
+        Ok(Duration::ZERO) => Err("a request needs time: write 1s or more".to_owned()),
+        read => read.map_err(|error| error.to_string()),
+    }
 }
 
 /// Subcommands.

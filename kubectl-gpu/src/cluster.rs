@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 
 use futures::{StreamExt as _, stream};
+use gputenancy_cluster::{client, error::sentence};
 use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant};
 use gputenancy_engine::{
     maintenance::MaintenanceRequest,
@@ -12,7 +13,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::{
     Api, Client, Config, Resource,
     api::ListParams,
-    config::{KubeConfigOptions, Kubeconfig},
+    config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use serde::de::DeserializeOwned;
 
@@ -25,6 +26,9 @@ use crate::{
 
 /// Objects in one page of a list.
 const PAGE: u32 = 500;
+/// What to do about an API server that does not answer.
+const REMEDY: &str =
+    "; check that it runs and can be reached from here, or name another cluster with --kubeconfig and --context";
 /// Namespaces of virtual clusters that are listed at once.
 const VIRTUAL_LISTS: usize = 8;
 
@@ -33,11 +37,11 @@ const VIRTUAL_LISTS: usize = 8;
 pub enum ClusterError {
     /// There is no usable configuration.
     #[error(
-        "no cluster: name one with --kubeconfig and --context (plan, status and catalog also take --snapshot FILE): {0}"
+        "no cluster: {0}; name one with --kubeconfig and --context (plan, status and catalog also take --snapshot FILE)"
     )]
     Config(String),
     /// A list failed.
-    #[error("listing {what}: {source}")]
+    #[error("listing {what}: {}", sentence(&**source))]
     List {
         /// The kind.
         what: String,
@@ -52,20 +56,63 @@ impl ClusterError {
     }
 }
 
-/// A client for the cluster of the flags, or else for kubectl's current one.
+/// A client for the cluster of the flags, or else for kubectl's current one. Each answer has the time limit of the flags.
 pub async fn client(args: &ClusterArgs) -> Result<Client, ClusterError> {
-    let ClusterArgs { kubeconfig, context } = args;
-    let wrong = |e: String| ClusterError::Config(e);
-    let config = match (kubeconfig, context) {
-        (None, None) => Config::infer().await.map_err(|e| wrong(e.to_string()))?,
-        (file, context) => {
-            let read = file.as_ref().map_or_else(Kubeconfig::read, Kubeconfig::read_from);
+    let mut config = config(args).await?;
+    config.connect_timeout = Some(args.request_timeout);
+    config.read_timeout = Some(args.request_timeout);
+    // the user repeats the command; waiting for four attempts looks like a command that hangs
+    config.default_retry = false;
+    named(config)
+}
+
+/// The same for watches, which are silent for minutes; and the address of the server.
+pub async fn watching(args: &ClusterArgs) -> Result<(Client, String), ClusterError> {
+    let mut config = config(args).await?;
+    config.connect_timeout = Some(args.request_timeout);
+    let server = config.cluster_url.to_string();
+    Ok((named(config)?, server.trim_end_matches('/').to_owned()))
+}
+
+fn named(config: Config) -> Result<Client, ClusterError> {
+    client::named(config, REMEDY).map_err(|error| ClusterError::Config(sentence(&error)))
+}
+
+async fn config(args: &ClusterArgs) -> Result<Config, ClusterError> {
+    let ClusterArgs { kubeconfig, context, user, groups, request_timeout: _ } = args;
+    let mut config = match kubeconfig.as_ref().map_or_else(Kubeconfig::read, Kubeconfig::read_from) {
+        // in a pod, as kubectl does it
+        Err(error) if kubeconfig.is_none() && context.is_none() => {
+            Config::incluster().map_err(|_| ClusterError::Config(unreadable(&error)))?
+        }
+        read => {
             let options = KubeConfigOptions { context: context.clone(), ..KubeConfigOptions::default() };
-            let read = read.map_err(|e| wrong(e.to_string()))?;
-            Config::from_custom_kubeconfig(read, &options).await.map_err(|e| wrong(e.to_string()))?
+            let usable = async { Config::from_custom_kubeconfig(read?, &options).await };
+            usable.await.map_err(|error| ClusterError::Config(unreadable(&error)))?
         }
     };
-    Client::try_from(config).map_err(|e| wrong(e.to_string()))
+    config.auth_info.impersonate = user.clone().or(config.auth_info.impersonate);
+    if !groups.is_empty() {
+        config.auth_info.impersonate_groups = Some(groups.clone());
+    }
+    Ok(config)
+}
+
+/// Why a kubeconfig cannot be used.
+fn unreadable(error: &KubeconfigError) -> String {
+    match error {
+        KubeconfigError::ReadConfig(error, path) => format!("reading {}: {error}", path.display()),
+        KubeconfigError::LoadContext(name) => {
+            format!("the kubeconfig has no context {name}: kubectl config get-contexts lists them")
+        }
+        KubeconfigError::LoadClusterOfContext(name) => {
+            format!("the kubeconfig has no cluster {name}, which its context names")
+        }
+        KubeconfigError::CurrentContextNotSet => {
+            "the kubeconfig has no current-context: name one with --context".to_owned()
+        }
+        error => error.to_string(),
+    }
 }
 
 /// Everything a plan depends on, and what may not be read, in sentences.

@@ -7,6 +7,7 @@ use std::{
 };
 
 use futures::{StreamExt as _, stream::BoxStream};
+use gputenancy_cluster::error::sentence;
 use gputenancy_crds::{GpuNode, GpuPool, GpuTenant};
 use k8s_openapi::jiff::Timestamp;
 use kube::{
@@ -20,9 +21,9 @@ use kube::{
 use serde::de::DeserializeOwned;
 
 use crate::{
-    args::{ChangesArgs, Output},
+    args::{ChangesArgs, ClusterArgs, Output},
     changes::{ChangeList, Objects, changes},
-    render,
+    cluster, output, render,
 };
 
 /// Debounce of events.
@@ -31,14 +32,13 @@ const DEBOUNCE: Duration = Duration::from_millis(200);
 const REFRESH: Duration = Duration::from_secs(1);
 /// Where something was pending or in progress, the command ends when nothing has been for this time.
 const CALM: Duration = Duration::from_secs(3);
-/// Timeout of the first lists.
-const TIMEOUT: Duration = Duration::from_secs(15);
-
 /// Changes in a table on a terminal, so that it fits the height.
 const MAX_SHOWN: usize = 8;
 
 /// Follows changes until none is in progress; returns the last list.
-pub async fn follow(client: &Client, args: &ChangesArgs) -> Result<ChangeList, Box<dyn Error>> {
+pub async fn follow(cluster: &ClusterArgs, args: &ChangesArgs) -> Result<ChangeList, Box<dyn Error>> {
+    let (client, server) = &cluster::watching(cluster).await?;
+    let limit = cluster.request_timeout;
     let (nodes, on_nodes) = watch::<GpuNode>(client);
     let (pools, on_pools) = watch::<GpuPool>(client);
     let (tenants, on_tenants) = watch::<GpuTenant>(client);
@@ -47,16 +47,17 @@ pub async fn follow(client: &Client, args: &ChangesArgs) -> Result<ChangeList, B
     let filled = async {
         let mut lists = 0;
         while lists < 3 {
-            let event = events.next().await.transpose().map_err(|error| format!("watching: {error}"))?;
+            let event = events.next().await.transpose().map_err(|error| format!("watching: {}", sentence(&error)))?;
             lists += usize::from(event.unwrap_or_default());
         }
         Ok::<(), String>(())
     };
-    let silent = |_| format!("the API server has not answered for {} s", TIMEOUT.as_secs());
-    tokio::time::timeout(TIMEOUT, filled).await.map_err(silent)??;
+    let silent =
+        |_| format!("watching: no answer from the API server at {server}: nothing within {} s", limit.as_secs());
+    tokio::time::timeout(limit, filled).await.map_err(silent)??;
     if args.once || args.output != Output::Table {
         let list = changes(&read(), Timestamp::now());
-        anstream::print!("{}", render::document(&list, args.output, || render::changes(&list))?);
+        output::print(render::document(&list, args.output, || render::changes(&list))?)?;
         return Ok(list);
     }
     let (mut screen, mut waited) = (Screen { terminal: io::stdout().is_terminal(), ..Screen::default() }, false);
@@ -68,7 +69,11 @@ pub async fn follow(client: &Client, args: &ChangesArgs) -> Result<ChangeList, B
             list = changes(&read(), Timestamp::now());
         }
         waited = true;
-        screen.show(&list).map_err(|error| format!("writing: {error}"))?;
+        match screen.show(&list) {
+            // such as `head`, which has read what it wanted
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(list),
+            shown => output::written(shown)?,
+        }
         if list.is_over() {
             return Ok(list);
         }
@@ -76,7 +81,7 @@ pub async fn follow(client: &Client, args: &ChangesArgs) -> Result<ChangeList, B
             event = events.next() => {
                 if let Some(Err(error)) = event {
                     // the watch restarts by itself
-                    anstream::eprintln!("watching: {error}");
+                    output::note(format_args!("watching: {}", sentence(&error)));
                 }
                 tokio::time::sleep(DEBOUNCE).await;
             }

@@ -3,6 +3,7 @@
 //! The team can write that Secret, and a kubeconfig can name a program that kubectl runs: only certificate authority and token are taken from
 //! it, and the rest is written here.
 
+use gputenancy_cluster::error::sentence;
 use gputenancy_crds::{GpuTenant, VirtualClusterStatus, condition::READY};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client, ResourceExt as _};
@@ -23,7 +24,7 @@ pub(crate) async fn find(client: &Client, name: &str) -> Result<GpuTenant, Strin
         kube::Error::Api(status) if status.is_forbidden() => {
             format!("you may not read GpuTenant {name}: those in its spec.owners and spec.viewers may")
         }
-        error => format!("reading GpuTenant {name}: {error}"),
+        error => format!("reading GpuTenant {name}: {}", sentence(&error)),
     })
 }
 
@@ -80,7 +81,10 @@ pub(crate) async fn credentials(client: &Client, place: &Place) -> Result<Creden
     let Place { tenant, namespace, secret: name, .. } = place;
     let secret = Api::<Secret>::namespaced(client.clone(), namespace).get(name).await;
     let secret = secret.map_err(|error| {
-        format!("Secret {namespace}/{name} cannot be read: {error}; owners of GpuTenant {tenant} may read it, viewers may not")
+        format!(
+            "Secret {namespace}/{name} cannot be read: {}; owners of GpuTenant {tenant} may read it, viewers may not",
+            sentence(&error)
+        )
     })?;
     let config = secret.data.and_then(|mut d| d.remove("config")).map(|c| c.0).unwrap_or_default();
     let parsed: Value = serde_saphyr::from_str(&String::from_utf8_lossy(&config)).unwrap_or_default();

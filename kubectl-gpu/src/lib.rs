@@ -15,6 +15,7 @@ pub mod input;
 mod inside;
 pub mod kubeconfig;
 pub mod lint;
+pub mod output;
 pub mod preview;
 mod records;
 pub mod render;

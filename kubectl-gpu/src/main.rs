@@ -1,9 +1,9 @@
 //! The program behind `kubectl gpu`.
 
-use std::process::ExitCode;
+use std::{env, process::ExitCode};
 
 use clap::Parser as _;
-use kubectl_gpu::{args::Args, run};
+use kubectl_gpu::{args::Args, output, render, run};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
@@ -16,11 +16,12 @@ async fn main() -> ExitCode {
             return ExitCode::from(code);
         }
     };
-    match run::run(args).await {
-        Ok(code) => ExitCode::from(code),
-        Err(error) => {
-            anstream::eprintln!("{}error{}: {error}", run::RED.render(), run::RED.render_reset());
+    render::width::set(env::var("COLUMNS").ok().as_deref());
+    run::run(args).await.map_or_else(
+        |error| {
+            output::error(error);
             ExitCode::from(run::ERROR)
-        }
-    }
+        },
+        ExitCode::from,
+    )
 }

@@ -2,8 +2,6 @@
 
 use std::{error::Error, ffi::OsStr, fs, path::PathBuf, process};
 
-use anstyle::{AnsiColor, Style};
-
 use crate::{
     args::{
         Args, CatalogArgs, CatalogOutput, ChangesArgs, ClusterArgs, Command, LintArgs, Output, PlanArgs, SnapshotArgs,
@@ -13,6 +11,7 @@ use crate::{
     input::{self, Reading, Text},
     kubeconfig,
     lint::{self, Options, Policies},
+    output,
     preview::{self, PlanPreview},
     render, snapshot,
     status::{self, Filter},
@@ -24,8 +23,6 @@ use crate::{
 pub const ERROR: u8 = 1;
 /// Exit code of a failed change with `--exit-code`.
 const FAILED: u8 = 4;
-/// Style of the prefix of an error.
-pub const RED: Style = AnsiColor::Red.on_default().bold();
 
 /// Runs a command; returns the exit code.
 pub async fn run(args: Args) -> Result<u8, Box<dyn Error>> {
@@ -38,7 +35,7 @@ pub async fn run(args: Args) -> Result<u8, Box<dyn Error>> {
         Command::Catalog(args) => print_catalog(&args, &cluster).await,
         Command::Tenant(args) => print_tenant(&args, &cluster).await,
         Command::Kubeconfig { tenant } => {
-            anstream::print!("{}", kubeconfig::read(&cluster::client(&cluster).await?, &tenant).await?);
+            output::print(kubeconfig::read(&cluster::client(&cluster).await?, &tenant).await?)?;
             Ok(0)
         }
         Command::Connect(args) => Ok(Box::pin(connect::connect(&args, &cluster)).await?),
@@ -56,7 +53,7 @@ async fn plan(args: &PlanArgs, cluster: &ClusterArgs) -> Result<u8, Box<dyn Erro
     };
     let mut preview = preview(&before, manifests, args)?;
     preview.notes.extend(not_visible);
-    anstream::print!("{}", render::document(&preview, args.output, || render::plan(&preview))?);
+    output::print(render::document(&preview, args.output, || render::plan(&preview))?)?;
     Ok(if args.exit_code { preview.exit_code } else { 0 })
 }
 
@@ -73,19 +70,18 @@ fn read(paths: &[PathBuf]) -> Result<Reading, Box<dyn Error>> {
 async fn write_snapshot(args: &SnapshotArgs, cluster: &ClusterArgs) -> Result<u8, Box<dyn Error>> {
     let (world, not_visible) = Box::pin(cluster::read(&cluster::client(cluster).await?)).await?;
     for what in not_visible {
-        anstream::eprintln!("warning: {what}");
+        output::note(format_args!("warning: {what}"));
     }
     let text = snapshot::to_yaml(&world).map_err(|e| format!("writing YAML: {e}"))?;
     match &args.file {
         Some(file) => fs::write(file, text).map_err(|e| format!("writing {}: {e}", file.display()))?,
-        None => anstream::print!("{text}"),
+        None => output::print(text)?,
     }
     Ok(0)
 }
 
 async fn follow(args: &ChangesArgs, cluster: &ClusterArgs) -> Result<u8, Box<dyn Error>> {
-    let client = cluster::client(cluster).await?;
-    let last = follow::follow(&client, args).await?;
+    let last = follow::follow(cluster, args).await?;
     Ok(match (last.failed(), args.exit_code) {
         (false, _) => 0,
         (true, false) => ERROR,
@@ -101,7 +97,7 @@ async fn print_status(args: &StatusArgs, cluster: &ClusterArgs) -> Result<u8, Bo
     };
     let mut report = status::report(&world, &Filter { pool: args.pool.clone(), node: args.node.clone() })?;
     report.not_visible = not_visible;
-    anstream::print!("{}", render::document(&report, args.output, || render::status(&report, args.processes))?);
+    output::print(render::document(&report, args.output, || render::status(&report, args.processes))?)?;
     Ok(0)
 }
 
@@ -114,21 +110,21 @@ async fn print_catalog(args: &CatalogArgs, cluster: &ClusterArgs) -> Result<u8, 
     let catalog = catalog::catalog(&world, &args.profiles, not_visible)?;
     let output = match args.output {
         CatalogOutput::Markdown => {
-            anstream::print!("{}", render::catalog_page(&catalog));
+            output::print(render::catalog_page(&catalog))?;
             return Ok(0);
         }
         CatalogOutput::Table => Output::Table,
         CatalogOutput::Json => Output::Json,
         CatalogOutput::Yaml => Output::Yaml,
     };
-    anstream::print!("{}", render::document(&catalog, output, || render::catalog(&catalog))?);
+    output::print(render::document(&catalog, output, || render::catalog(&catalog))?)?;
     Ok(0)
 }
 
 async fn print_tenant(args: &TenantArgs, cluster: &ClusterArgs) -> Result<u8, Box<dyn Error>> {
     let client = cluster::client(cluster).await?;
     let report = tenant::report(&tenant::gather(&client, &args.name, &args.namespaces).await?);
-    anstream::print!("{}", render::document(&report, args.output, || render::tenant(&report))?);
+    output::print(render::document(&report, args.output, || render::tenant(&report))?)?;
     Ok(0)
 }
 
@@ -136,7 +132,7 @@ fn check_manifests(args: &LintArgs) -> Result<u8, Box<dyn Error>> {
     let LintArgs { files, namespace, output, policies: _, chart: _, values: _ } = args;
     let options = Options { namespace: namespace.as_deref(), policies: &policies(args)? };
     let report = lint::lint(&input::read(files)?, options);
-    anstream::print!("{}", render::document(&report, *output, || render::lint(&report))?);
+    output::print(render::document(&report, *output, || render::lint(&report))?)?;
     Ok(if report.findings.is_empty() { 0 } else { ERROR })
 }
 

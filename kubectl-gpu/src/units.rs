@@ -1,11 +1,7 @@
 //! Numbers and durations as text.
 
+pub use gputenancy_crds::words::counted;
 use k8s_openapi::jiff::SignedDuration;
-
-/// A number and its word: `1 pod`, `2 pods`.
-pub fn counted(n: usize, word: &str) -> String {
-    if n == 1 { format!("1 {word}") } else { format!("{n} {word}s") }
-}
 
 /// Whole seconds; 0 for a negative duration.
 pub fn seconds(duration: SignedDuration) -> u64 {

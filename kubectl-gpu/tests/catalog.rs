@@ -89,7 +89,7 @@ spec:
     );
     assert_eq!(one.resource_name, "nvidia.com/mig-3g.40gb.shared");
     assert!(one.isolated[0].contains("from the other instances") && one.needs_acknowledgement);
-    let shown = "production, measured on 2026-11-24: p99 40 ms, 20 % of the memory free, p99 with 1 pods 11 ms, p99 with 4 pods 40 ms, \
+    let shown = "production, measured on 2026-11-24: p99 40 ms, 20 % of the memory free, p99 with 1 pod 11 ms, p99 with 4 pods 40 ms, \
                  180 % of the throughput of one pod alone; when a program failed: the others ended with it";
     assert_eq!(one.maturity.as_deref(), Some(shown));
     assert_eq!(other.maturity.as_deref(), Some("trial: no measurement is recorded"));

@@ -181,7 +181,7 @@ spec: {nodeSelector: {gputenancy.io/pool: p}, containers: [{name: c, resources: 
 fn lint_accepts_the_samples() {
     let samples = repository().join("samples");
     let lab = ["catalog.yaml", "pool.yaml", "tenants.yaml", "pods"].map(|f| samples.join(f));
-    for paths in [Vec::from(lab), vec![samples.join("gitops")]] {
+    for paths in [Vec::from(lab), vec![samples.join("gitops")], vec![samples]] {
         let report = lint(&input::read(&paths).unwrap());
         assert_eq!(lines(&report), [""; 0], "{paths:?}");
         assert!(report.documents >= 8, "{paths:?}");

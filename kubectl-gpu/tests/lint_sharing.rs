@@ -255,7 +255,7 @@ fn lint_accepts_the_samples_of_shares() {
         ("nvidia-plugin.yaml", 2),
         ("mig-slices.yaml", 3),
         ("mps.yaml", 4),
-        ("../single-strategy.yaml", 2),
+        ("../../docs/sharing/single-strategy.yaml", 2),
     ];
     for (file, documents) in files {
         let text = fs::read_to_string(samples.join(file)).unwrap();

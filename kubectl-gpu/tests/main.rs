@@ -16,3 +16,4 @@ mod plan;
 mod status;
 mod tenant;
 mod virtual_clusters;
+mod wrong_input;

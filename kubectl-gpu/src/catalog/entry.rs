@@ -2,7 +2,7 @@
 
 use gputenancy_crds::{
     Capacity, ComputeMode, Device, Fraction, GpuPool, GpuProfile, GpuProfileSpec, Mig, Mps, SharingEvidence,
-    SlicedDevice, TimeSlice, quota::resource_key,
+    SlicedDevice, TimeSlice, quota::resource_key, words::counted,
 };
 use gputenancy_plan::{resource_name, trust_needed};
 use kube::ResourceExt as _;
@@ -105,7 +105,7 @@ fn maturity(spec: &GpuProfileSpec) -> Option<String> {
     let stage = if sharing.is_some_and(|s| s.production) { "production" } else { "trial" };
     let mut facts =
         vec![format!("p99 {p99_milliseconds} ms"), format!("{memory_headroom_percent} % of the memory free")];
-    facts.extend(latencies.iter().map(|l| format!("p99 with {} pods {} ms", l.pods, l.p99_milliseconds)));
+    facts.extend(latencies.iter().map(|l| format!("p99 with {} {} ms", counted(l.pods, "pod"), l.p99_milliseconds)));
     facts.extend(throughput_percent.map(|p| format!("{p} % of the throughput of one pod alone")));
     let failure = failure.as_ref().map(|f| format!("; when a program failed: {f}")).unwrap_or_default();
     Some(format!("{stage}, measured on {measured_at}: {}{failure}", facts.join(", ")))

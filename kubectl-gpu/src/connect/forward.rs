@@ -9,7 +9,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::args::ClusterArgs;
+use crate::{args::ClusterArgs, output};
 
 /// Port of the Service of a virtual cluster.
 const SERVICE_PORT: u16 = 443;
@@ -36,6 +36,12 @@ impl Target<'_> {
         }
         if let Some(context) = &cluster.context {
             command.args(["--context", context]);
+        }
+        if let Some(user) = &cluster.user {
+            command.args(["--as", user]);
+        }
+        for group in &cluster.groups {
+            command.args(["--as-group", group]);
         }
         let local = if port == 0 { String::new() } else { port.to_string() };
         command.args(["port-forward", "--namespace", namespace, "--address", "127.0.0.1"]);
@@ -105,7 +111,7 @@ impl Forward {
                 },
             };
             if reason != last {
-                anstream::eprintln!("forwarding ended and starts again: {reason}");
+                output::note(format_args!("forwarding ended and starts again: {reason}"));
                 last = reason;
             }
             sleep(AGAIN).await;
@@ -155,14 +161,19 @@ mod tests {
 
     #[test]
     fn command_names_cluster_service_and_port() {
-        let cluster = ClusterArgs { kubeconfig: Some("admin.yaml".into()), context: Some("prod".into()) };
+        let cluster = ClusterArgs {
+            kubeconfig: Some("admin.yaml".into()),
+            context: Some("prod".into()),
+            user: Some("ann".into()),
+            ..ClusterArgs::default()
+        };
         let words = |cluster: &ClusterArgs, port| -> Vec<String> {
             let target = Target { cluster, namespace: "ns-a", service: "team-a" };
             target.command(port).as_std().get_args().map(|word| word.display().to_string()).collect()
         };
         let rest = ["port-forward", "--namespace", "ns-a", "--address", "127.0.0.1", "service/team-a"];
         assert_eq!(words(&ClusterArgs::default(), 0), [&rest[..], &[":443"]].concat());
-        let flags = ["--kubeconfig", "admin.yaml", "--context", "prod"];
+        let flags = ["--kubeconfig", "admin.yaml", "--context", "prod", "--as", "ann"];
         assert_eq!(words(&cluster, 8443), [&flags[..], &rest, &["8443:443"]].concat());
     }
 

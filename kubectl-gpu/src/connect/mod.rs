@@ -24,6 +24,7 @@ use crate::{
     args::{ClusterArgs, ConnectArgs},
     cluster,
     kubeconfig::{self, Place},
+    output,
 };
 
 /// Type of the condition of a virtual cluster about its control plane.
@@ -53,7 +54,7 @@ pub async fn connect(args: &ConnectArgs, cluster: &ClusterArgs) -> Result<u8, St
     let written = file::write(&path(args, &place.tenant), &place.tenant, &text)?;
     let forwarding = forward.keep(|| target.command(port));
     if args.command.is_empty() {
-        anstream::print!("{}", Hint { tenant: &tenant, server: &server, file: written.path() });
+        output::print(Hint { tenant: &tenant, server: &server, file: written.path() })?;
         tokio::select! {
             never = forwarding => match never {},
             code = signals.any() => Ok(code),

@@ -29,8 +29,20 @@ pub fn read(paths: &[PathBuf]) -> Result<Vec<Text>, Box<dyn Error>> {
     ok_unless(&errors, texts)
 }
 
-/// The error names the file.
+/// A folder without manifests is a mistake: with `--prune` it would mean that nothing is wanted.
 fn read_one(path: &Path) -> Result<Vec<Text>, String> {
+    let texts = of_path(path)?;
+    if texts.is_empty() {
+        return Err(format!(
+            "{}: no file with the ending .yaml, .yml or .json in this folder or below: name the folder of the manifests",
+            path.display()
+        ));
+    }
+    Ok(texts)
+}
+
+/// The error names the file.
+fn of_path(path: &Path) -> Result<Vec<Text>, String> {
     let name = path.display().to_string();
     let failed = |error: io::Error| format!("{name}: {error}");
     if name == "-" {
@@ -47,7 +59,7 @@ fn read_one(path: &Path) -> Result<Vec<Text>, String> {
     entries.sort();
     let mut texts = Vec::new();
     for entry in entries.iter().filter(|e| e.is_dir() || is_manifest(e)) {
-        texts.extend(read_one(entry)?);
+        texts.extend(of_path(entry)?);
     }
     Ok(texts)
 }

@@ -5,6 +5,7 @@ mod files;
 mod finding;
 mod located;
 mod schema;
+mod structure;
 
 pub use document::{Classified, Document, Object, Reading, classify, documents, values};
 pub use files::{Text, read};

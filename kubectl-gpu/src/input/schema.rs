@@ -1,26 +1,29 @@
-//! What the API server enforces by the CRDs: numbers, lengths, patterns, keys of lists, and CEL rules.
-//!
-//! Types, required and unknown fields are found by serde.
+//! What the API server enforces by the CRDs: fields, types, numbers, lengths, patterns, keys of lists, and CEL rules. Every mistake is found.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::LazyLock,
 };
 
-use gputenancy_crds::DurationText;
 use regex::Regex;
-use schemars::{JsonSchema as _, SchemaGenerator};
 use serde_json::Value;
 
-use super::located::{field_path, token};
+use super::{
+    located::{field_path, token},
+    structure,
+};
 use crate::rule::{self, Rule};
 
-/// Schemas by kind.
+/// Schemas by kind, without the status.
 static SCHEMAS: LazyLock<BTreeMap<String, Value>> = LazyLock::new(|| {
     let manifests = gputenancy_crds::manifest::all().unwrap_or_default();
     let schema = |(_, crd): (String, Value)| {
         let kind = crd.pointer("/spec/names/kind")?.as_str()?.to_owned();
-        Some((kind, crd.pointer("/spec/versions/0/schema/openAPIV3Schema/properties/spec")?.clone()))
+        let mut schema = crd.pointer("/spec/versions/0/schema/openAPIV3Schema")?.clone();
+        let fields = schema.pointer_mut("/properties")?.as_object_mut()?;
+        // what every object has, and the API server adds
+        fields.extend(["apiVersion", "kind", "metadata", "status"].map(|name| (name.to_owned(), Value::Null)));
+        Some((kind, schema))
     };
     manifests.into_iter().filter_map(schema).collect()
 });
@@ -47,11 +50,13 @@ fn rules_of(schema: &Value) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// Everything that the CRD refuses in the spec of an object of this kind: JSON pointers and messages.
+/// Everything that the CRD refuses in an object of this kind: JSON pointers and messages. Fields that the schema does not have are mistakes
+/// in what users write, and nothing in what programs write.
 pub(super) fn check(kind: &str, object: &Value) -> Vec<(String, String)> {
     let mut mistakes = Vec::new();
-    if let (Some(schema), Some(spec)) = (SCHEMAS.get(kind), object.get("spec")) {
-        walk(schema, &defaulted(schema, spec), "/spec", &mut mistakes);
+    if let Some(schema) = SCHEMAS.get(kind) {
+        let strict = gputenancy_crds::manifest::USERS_WRITE.contains(&kind);
+        walk(schema, &defaulted(schema, object), "", strict, &mut mistakes);
     }
     mistakes
 }
@@ -65,8 +70,11 @@ fn of_field<'a>(schema: &'a Value, name: &str) -> Option<&'a Value> {
 fn defaulted(schema: &Value, value: &Value) -> Value {
     match value {
         Value::Object(fields) => {
-            let mut fields: serde_json::Map<String, Value> =
-                fields.iter().filter(|(_, v)| !v.is_null()).map(|(k, v)| (k.clone(), v.clone())).collect();
+            let mut fields: serde_json::Map<String, Value> = fields
+                .iter()
+                .filter(|(k, v)| !v.is_null() || of_field(schema, k).is_none())
+                .map(|(k, v)| (k.clone(), v.clone()))
+                .collect();
             let properties = schema.get("properties").and_then(Value::as_object);
             for (name, schema) in properties.into_iter().flatten() {
                 if let Some(default) = schema.get("default") {
@@ -100,7 +108,28 @@ fn broken(schema: &Value, value: &Value) -> Vec<String> {
     rules.filter(broken).map(|(_, message)| message.to_owned()).collect()
 }
 
-fn walk(schema: &Value, value: &Value, pointer: &str, mistakes: &mut Vec<(String, String)>) {
+/// Returns whether fields and types are those of the schema, without which rules cannot be evaluated.
+fn walk(schema: &Value, value: &Value, pointer: &str, strict: bool, mistakes: &mut Vec<(String, String)>) -> bool {
+    let before = mistakes.len();
+    if strict {
+        mistakes.extend(structure::mistakes(schema, value, pointer));
+    }
+    let mut sound = mistakes.len() == before;
+    match (value, schema.get("items")) {
+        (Value::Array(items), Some(schema)) => {
+            for (index, item) in items.iter().enumerate() {
+                sound &= walk(schema, item, &format!("{pointer}/{index}"), strict, mistakes);
+            }
+        }
+        (Value::Object(fields), _) => {
+            for (name, value) in fields {
+                if let Some(schema) = of_field(schema, name) {
+                    sound &= walk(schema, value, &format!("{pointer}/{}", token(name)), strict, mistakes);
+                }
+            }
+        }
+        _ => {}
+    }
     let wrong = match value {
         Value::Number(_) => number(schema, value),
         Value::String(text) => string(schema, text),
@@ -108,26 +137,32 @@ fn walk(schema: &Value, value: &Value, pointer: &str, mistakes: &mut Vec<(String
         Value::Object(fields) => count(schema, "minProperties", "maxProperties", fields.len(), "fields"),
         _ => None,
     };
-    // messages of the CRDs begin with the field, without the indexes of items
-    let place =
-        field_path(&pointer.split('/').filter(|t| t.parse::<usize>().is_err()).collect::<Vec<_>>().join("/")) + ": ";
-    let broken = broken(schema, value).into_iter().map(|m| m.strip_prefix(&place).unwrap_or(&m).to_owned());
-    mistakes.extend(wrong.into_iter().chain(broken).map(|message| (pointer.to_owned(), message)));
-    match (value, schema.get("items")) {
-        (Value::Array(items), Some(schema)) => {
-            for (index, item) in items.iter().enumerate() {
-                walk(schema, item, &format!("{pointer}/{index}"), mistakes);
-            }
-        }
-        (Value::Object(fields), _) => {
-            for (name, value) in fields {
-                if let Some(schema) = of_field(schema, name) {
-                    walk(schema, value, &format!("{pointer}/{}", token(name)), mistakes);
-                }
-            }
-        }
-        _ => {}
+    mistakes.extend(wrong.map(|message| (pointer.to_owned(), message)));
+    if sound {
+        mistakes.extend(broken(schema, value).iter().map(|message| place(pointer, message)));
     }
+    sound
+}
+
+/// The place and the text of a rule's message, which begins with the field, without the indexes of items.
+fn place(pointer: &str, message: &str) -> (String, String) {
+    let named = pointer.split('/').filter(|token| token.parse::<usize>().is_err());
+    let here = field_path(&named.collect::<Vec<_>>().join("/"));
+    match message.split_once(": ").and_then(|(field, text)| Some((below(field, &here)?, text))) {
+        Some((rest, text)) => {
+            let rest = rest.trim_start_matches('.').replace('.', "/");
+            let separator = if rest.is_empty() { "" } else { "/" };
+            (format!("{pointer}{separator}{rest}"), text.to_owned())
+        }
+        None => (pointer.to_owned(), message.to_owned()),
+    }
+}
+
+/// What a path has beyond another one.
+fn below<'a>(field: &'a str, here: &str) -> Option<&'a str> {
+    let rest = field.strip_prefix(here)?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '.';
+    (rest.chars().all(plain) && (rest.is_empty() || here.is_empty() || rest.starts_with('.'))).then_some(rest)
 }
 
 fn number(schema: &Value, value: &Value) -> Option<String> {
@@ -144,12 +179,9 @@ fn string(schema: &Value, text: &str) -> Option<String> {
         let pattern = schema.get("pattern")?;
         // the dialect is Go's; a pattern that cannot be read here is left to the API server
         let matches = Regex::new(pattern.as_str()?).map_or(true, |p| p.is_match(text));
-        let is_duration = || DurationText::json_schema(&mut SchemaGenerator::default()).get("pattern") == Some(pattern);
-        match DurationText::parse(text) {
-            _ if matches => None,
-            Err(error) if is_duration() => Some(error.to_string()),
-            _ => Some(format!("\"{text}\" does not have the form {}", pattern.as_str()?)),
-        }
+        // texts have rules with messages; what is left are quantities
+        (!matches)
+            .then(|| format!("\"{text}\" is no quantity: write a number that is not negative, such as 8, 500m or 10Gi"))
     };
     // also where a removed value is still read
     let known = || {
@@ -195,7 +227,7 @@ mod tests {
     use super::*;
 
     fn mistakes(kind: &str, spec: &Value) -> Vec<(String, String)> {
-        check(kind, &json!({"spec": spec}))
+        check(kind, &json!({"metadata": {"name": "a"}, "spec": spec}))
             .into_iter()
             .map(|(pointer, message)| (field_path(&pointer), message))
             .collect()
@@ -214,7 +246,7 @@ mod tests {
         );
         assert!(found.contains(&("spec.gpus[0].count".into(), "-1 is too small: write 0 or more".into())), "{found:?}");
         assert_eq!(
-            mistakes("GpuPool", &json!({"profiles": []})),
+            mistakes("GpuPool", &json!({"nodeSelector": {"matchLabels": {"a": "b"}}, "profiles": []})),
             [("spec.profiles".into(), "0 items are too few: write at least 1".into()),]
         );
     }

@@ -9,6 +9,7 @@ mod grant;
 mod kubernetes;
 mod objects;
 mod policy;
+mod refused;
 mod sharing;
 mod violation;
 mod workload;

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use gputenancy_crds::{GpuPool, GpuTenant, Guarantee};
+use gputenancy_crds::{GpuPool, GpuTenant, Guarantee, words::are};
 use gputenancy_engine::quota::{device_weights, unknown_weight_message};
 use gputenancy_plan::{self as plan, Problem, Snapshot};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement;
 use kube::ResourceExt;
 
-use super::sharing;
+use super::{refused, sharing};
 use crate::{
     input::{Finding, Located},
     world::World,
@@ -56,6 +56,8 @@ pub(super) fn check(
         findings.extend(check.unweighed(&snapshot));
     }
     findings.extend(check.overlaps());
+    let refused = refused::refused(world).into_iter();
+    findings.extend(refused.filter_map(|(kind, name, pointer, message)| check.finding(kind, &name, &pointer, message)));
     findings
 }
 
@@ -84,8 +86,9 @@ impl Check<'_> {
         };
         let none = self.world.fleet.profiles.is_empty();
         let (kind, name, pointer) = match problem {
+            // a profile of the files that is not found is refused for another reason, which is reported
             Problem::ProfileNotFound { profile, .. } | Problem::PoolProfileNotFound { profile, .. }
-                if none || self.broken.contains(profile.as_str()) =>
+                if none || self.broken.contains(profile.as_str()) || self.world.profile(profile.as_str()).is_some() =>
             {
                 return None;
             }
@@ -140,8 +143,10 @@ impl Check<'_> {
         let unserved = self.guarantees().filter(move |(_, guarantee, _)| !served(&guarantee.profile));
         unserved.filter_map(|(tenant, guarantee, pointer)| {
             let message = format!(
-                "{} of profile {} are guaranteed, and no GpuPool among the files offers it: list it in spec.profiles of a pool",
-                guarantee.count, guarantee.profile
+                "{} of profile {} {} guaranteed, and no GpuPool among the files offers it: list it in spec.profiles of a pool",
+                guarantee.count,
+                guarantee.profile,
+                are(&guarantee.count)
             );
             self.finding("GpuTenant", &tenant.name_any(), &pointer, message)
         })

@@ -84,7 +84,8 @@ pub(super) fn facts(entry: &CatalogEntry) -> Vec<(&'static str, String)> {
 }
 
 fn entry(entry: &CatalogEntry, text: &mut String) {
-    let _ = writeln!(text, "\n{}: {}", styled(super::style::BOLD, &entry.profile), entry.device);
+    text.push('\n');
+    wrapped(text, 0, "", &format!("{}: {}", styled(super::style::BOLD, &entry.profile), entry.device));
     for (name, value) in facts(entry) {
         wrapped(text, 2, &format!("{name}: "), &value);
     }

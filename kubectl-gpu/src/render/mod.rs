@@ -9,6 +9,7 @@ mod status;
 mod style;
 mod table;
 mod tenant;
+pub mod width;
 
 pub use catalog::catalog;
 pub use catalog_page::catalog_page;

@@ -92,7 +92,7 @@ fn one_change(change: &GpuChange, text: &mut String) {
         (None, 0) => "when idle".to_owned(),
         (None, step) => format!("step {step}"),
     };
-    let _ = writeln!(text, "  {when}: {} GPU {} ({})", change.node, change.gpu, change.product);
+    wrapped(text, 2, "", &format!("{when}: {} GPU {} ({})", change.node, change.gpu, change.product));
     match change.mig_mode {
         Some(mode) => {
             let reset = if mode.reset { ", the GPU is reset" } else { "" };
@@ -101,16 +101,16 @@ fn one_change(change: &GpuChange, text: &mut String) {
                 false if change.to == "whole" => "~ turn MIG off, one whole device".to_owned(),
                 false => format!("~ turn MIG off, {}", change.to),
             };
-            let _ = writeln!(text, "    {}", styled(YELLOW, &format!("{action}{reset}")));
+            wrapped(text, 4, "", &styled(YELLOW, &format!("{action}{reset}")));
         }
         None if change.destroy.is_empty() && change.create.is_empty() => {
-            let _ = writeln!(text, "    {}", styled(YELLOW, &format!("~ {} → {}", change.from, change.to)));
+            wrapped(text, 4, "", &styled(YELLOW, &format!("~ {} → {}", change.from, change.to)));
         }
         None => {}
     }
     for (style, mark, instances) in [(RED, "-", &change.destroy), (GREEN, "+", &change.create)] {
         for line in grouped(instances) {
-            let _ = writeln!(text, "    {}", styled(style, &format!("{mark} {line}")));
+            wrapped(text, 4, "", &styled(style, &format!("{mark} {line}")));
         }
     }
     for reason in &change.reasons {

@@ -20,7 +20,7 @@ pub fn status(report: &FleetStatus, with_processes: bool) -> String {
     let DeviceCounts { total, used, free, withdrawn } = report.devices;
     let size = format!("{}, {}", counted(report.node_count, "node"), counted(report.gpu_count, "GPU"));
     let devices = format!("{}: {used} used, {free} free, {withdrawn} withdrawn", counted(total, "device"));
-    let _ = writeln!(text, "Fleet: {size}, {devices}");
+    wrapped(&mut text, 0, "", &format!("Fleet: {size}, {devices}"));
     let agents = match report.silent_agents {
         0 => styled(GREEN, "all agents report"),
         1 => styled(RED, "1 agent is silent"),

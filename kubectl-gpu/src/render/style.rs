@@ -3,6 +3,8 @@
 use anstyle::{AnsiColor, Style};
 use textwrap::{Options, WordSplitter};
 
+use super::width;
+
 /// Headings.
 pub(super) const BOLD: Style = Style::new().bold();
 /// Created, or in order.
@@ -40,9 +42,6 @@ fn is_invisible(character: char) -> bool {
     matches!(character, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
-/// Characters in a line.
-pub(super) const WIDTH: u16 = 100;
-
 pub(super) fn heading(text: &mut String, words: &str) {
     text.push_str(&format!("{}\n", styled(BOLD, words)));
 }
@@ -51,7 +50,7 @@ pub(super) fn heading(text: &mut String, words: &str) {
 pub(super) fn wrapped(text: &mut String, indent: usize, mark: &str, words: &str) {
     let first = format!("{}{mark}", " ".repeat(indent));
     let next = " ".repeat(first.chars().count());
-    let options = Options::new(WIDTH.into()).initial_indent(&first).subsequent_indent(&next);
+    let options = Options::new(width::text().into()).initial_indent(&first).subsequent_indent(&next);
     let options = options.break_words(false).word_splitter(WordSplitter::NoHyphenation);
     // line breaks of an API server's message do not count
     let words = words.split_whitespace().collect::<Vec<_>>().join(" ");

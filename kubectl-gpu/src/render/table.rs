@@ -2,11 +2,20 @@
 
 use comfy_table::{ContentArrangement, Table, presets::NOTHING};
 
-use super::style::WIDTH;
+use super::width;
+
+/// Spaces in front of each line.
+const INDENT: u16 = 2;
 
 /// A table without borders, two spaces in front and between its columns.
 pub(super) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    lines(Table::new().set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH - 2), header, rows)
+    lines(
+        Table::new()
+            .set_content_arrangement(ContentArrangement::Dynamic)
+            .set_width(width::text().saturating_sub(INDENT)),
+        header,
+        rows,
+    )
 }
 
 fn lines(table: &mut Table, header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
@@ -18,7 +27,14 @@ fn lines(table: &mut Table, header: &[&str], rows: impl IntoIterator<Item = Vec<
     lines.join("\n") + "\n"
 }
 
-/// The same as wide as its cells are: a row is one line.
+/// The same as wide as its cells are: a row is one line, unless the output is narrower.
 pub(super) fn wide(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    lines(Table::new().set_content_arrangement(ContentArrangement::Disabled), header, rows)
+    let mut table = Table::new();
+    match width::row() {
+        Some(width) => {
+            table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width.saturating_sub(INDENT))
+        }
+        None => table.set_content_arrangement(ContentArrangement::Disabled),
+    };
+    lines(&mut table, header, rows)
 }

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     inside::Inside,
-    tenant::{ProfileBudget, QUOTA_EXCEEDED, ResourceBudget, Share, TenantReport, VirtualPod},
+    tenant::{ProfileBudget, QUOTA_EXCEEDED, ResourceBudget, Share, TenantReport, VirtualPod, Waiting},
     units::span,
 };
 
@@ -26,9 +26,9 @@ pub fn tenant(report: &TenantReport) -> String {
         wrapped(&mut text, 2, "- ", &format!("{} ({}): {}", problem.condition, problem.reason, problem.message));
     }
     gpus(report, &mut text);
-    resources(report, &mut text);
-    pods(report, &mut text);
     waiting(report, &mut text);
+    pods(report, &mut text);
+    resources(report, &mut text);
     contracts(report, &mut text);
     hidden(&mut text, &report.not_visible);
     text
@@ -68,13 +68,22 @@ fn resources(report: &TenantReport, text: &mut String) {
     }
     text.push('\n');
     heading(text, "Other limits");
-    let row = |r: &ResourceBudget| {
+    let (used, idle): (Vec<&ResourceBudget>, Vec<&ResourceBudget>) =
+        report.resources.iter().partition(|r| r.written || r.used != "0");
+    let row = |r: &&ResourceBudget| {
         vec![r.resource.clone(), r.budget.clone().unwrap_or_else(|| "?".to_owned()), r.used.clone()]
     };
-    text.push_str(&table(&["RESOURCE", "BUDGET", "USED"], report.resources.iter().map(row)));
-    let rows: Vec<Vec<String>> =
-        report.resources.iter().flat_map(|r| r.namespaces.iter().map(|s| share(s, &r.resource))).collect();
-    spread(rows, "RESOURCE", text);
+    if !used.is_empty() {
+        text.push_str(&table(&["RESOURCE", "BUDGET", "USED"], used.iter().map(row)));
+    }
+    if !idle.is_empty() {
+        let names: Vec<&str> = idle.iter().map(|r| r.resource.as_str()).collect();
+        wrapped(text, 2, "", &format!("not used, with the platform's limits (-o yaml): {}", names.join(", ")));
+    }
+    let rows: Vec<Vec<String>> = used.iter().flat_map(|r| r.namespaces.iter().map(|s| share(s, &r.resource))).collect();
+    // one namespace has what the table above has
+    let spread_out = used.iter().any(|r| r.namespaces.len() > 1 || r.budget.is_none());
+    spread(if spread_out { rows } else { Vec::new() }, "RESOURCE", text);
 }
 
 fn share(share: &Share, of: &str) -> Vec<String> {
@@ -110,35 +119,57 @@ fn waiting(report: &TenantReport, text: &mut String) {
     if report.waiting.is_empty() {
         let _ = writeln!(text, "  nothing");
     }
-    for one in &report.waiting {
-        let when = one.seconds.map(|s| format!("{} ago", span(s)));
-        let pod = one.object.starts_with("Pod/");
-        // only a pod inside is refused by the quota itself, and not its controller
-        let refused = one.inside.is_some() && one.reason == QUOTA_EXCEEDED;
-        let when = when.map(|w| match (refused, pod) {
-            (true, _) => format!("first refused {w}"),
-            (false, true) => format!("created {w}"),
-            (false, false) => format!("refused {w}"),
-        });
-        let host = format!("{}/{}", one.namespace, one.object);
-        let (object, note) = match &one.inside {
-            Some(Inside::Pod { namespace, name }) if refused => {
-                (format!("{namespace}/Pod/{name}"), Some("in the virtual cluster, no pod on the host".to_owned()))
-            }
-            Some(Inside::Pod { namespace, name }) => {
-                (format!("{namespace}/Pod/{name}"), Some(format!("on the host {host}")))
-            }
-            Some(Inside::Suspicious { reason }) => (host, Some(format!("suspicious: {reason}"))),
-            None => (host, None),
-        };
-        let notes = when.into_iter().chain(note).collect::<Vec<_>>().join("; ");
-        let notes = if notes.is_empty() { notes } else { format!(" ({notes})") };
-        let _ = writeln!(text, "  {object}{notes}");
-        wrapped(text, 4, "", &format!("{}: {}", styled(YELLOW, &one.reason), one.message));
+    for alike in alike(&report.waiting) {
+        let Some((first, others)) = alike.split_first() else { continue };
+        let more = if others.is_empty() { String::new() } else { format!(" and {} more like it", others.len()) };
+        let (object, notes) = object(first);
+        let _ = writeln!(text, "  {object}{more}{notes}");
+        wrapped(text, 4, "", &format!("{}: {}", styled(YELLOW, &first.reason), first.message));
     }
     if let Some(count) = report.waiting_unnamed {
         let _ = writeln!(text, "  and {count} more in the virtual cluster that the quota refuses");
     }
+}
+
+/// What waits for the same reason, such as the replicas of a Deployment, in the order of the first of each.
+fn alike(all: &[Waiting]) -> Vec<Vec<&Waiting>> {
+    let mut groups: Vec<Vec<&Waiting>> = Vec::new();
+    // namespace and kind, as they are shown
+    let place = |one: &Waiting| object(one).0.rsplit_once('/').map(|(place, _)| place.to_owned());
+    let same = |a: &Waiting, b: &Waiting| (&a.reason, &a.message) == (&b.reason, &b.message) && place(a) == place(b);
+    for one in all {
+        match groups.iter_mut().find(|group| group.first().is_some_and(|first| same(first, one))) {
+            Some(group) => group.push(one),
+            None => groups.push(vec![one]),
+        }
+    }
+    groups
+}
+
+/// The object, and since when it waits or what it is called elsewhere.
+fn object(one: &Waiting) -> (String, String) {
+    let when = one.seconds.map(|s| format!("{} ago", span(s)));
+    let pod = one.object.starts_with("Pod/");
+    // only a pod inside is refused by the quota itself, and not its controller
+    let refused = one.inside.is_some() && one.reason == QUOTA_EXCEEDED;
+    let when = when.map(|w| match (refused, pod) {
+        (true, _) => format!("first refused {w}"),
+        (false, true) => format!("created {w}"),
+        (false, false) => format!("refused {w}"),
+    });
+    let host = format!("{}/{}", one.namespace, one.object);
+    let (object, note) = match &one.inside {
+        Some(Inside::Pod { namespace, name }) if refused => {
+            (format!("{namespace}/Pod/{name}"), Some("in the virtual cluster, no pod on the host".to_owned()))
+        }
+        Some(Inside::Pod { namespace, name }) => {
+            (format!("{namespace}/Pod/{name}"), Some(format!("on the host {host}")))
+        }
+        Some(Inside::Suspicious { reason }) => (host, Some(format!("suspicious: {reason}"))),
+        None => (host, None),
+    };
+    let notes = when.into_iter().chain(note).collect::<Vec<_>>().join("; ");
+    (object, if notes.is_empty() { notes } else { format!(" ({notes})") })
 }
 
 fn contracts(report: &TenantReport, text: &mut String) {

@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, fmt::Debug};
 
 use futures::future::join_all;
+use gputenancy_cluster::error::sentence;
 use gputenancy_crds::{GpuGrant, GpuProfile, GpuTenant, names};
 use gputenancy_engine::projection::SlimQuota;
 use k8s_openapi::{
@@ -36,7 +37,7 @@ impl Hidden {
                 self.0.push(what.to_owned());
                 Ok(None)
             }
-            Err(error) => Err(format!("reading {what}: {error}")),
+            Err(error) => Err(format!("reading {what}: {}", sentence(&error))),
         }
     }
 

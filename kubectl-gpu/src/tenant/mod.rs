@@ -154,6 +154,8 @@ pub struct ResourceBudget {
     /// The budget as a quantity: of the tenant's spec, or else the sum of its quotas; absent where the tenant is not visible.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget: Option<String>,
+    /// Whether the tenant's `spec.resources` has it; else it is a limit of the platform for every tenant, or the tenant is not visible.
+    pub written: bool,
     /// In use, as a quantity, in the namespaces that are visible.
     pub used: String,
     /// Quota by namespace.

@@ -137,10 +137,17 @@ fn limit(quota: &SlimQuota, key: &str) -> Option<Quantity> {
 fn shares(sources: &Sources, key: &str) -> Vec<Share> {
     let share = |place: &NamespaceObjects| {
         let quota = place.quota.as_ref()?;
-        let used = quota.status.used.get(key).map_or_else(|| "0".to_owned(), |q| q.0.clone());
-        Some(Share { namespace: place.name.clone(), limit: limit(quota, key)?.0, used })
+        let used = quota.status.used.get(key).and_then(Amount::parse).unwrap_or_default();
+        let most = Amount::parse(&limit(quota, key)?)?;
+        Some(Share { namespace: place.name.clone(), limit: amount_text(key, most), used: amount_text(key, used) })
     };
     sources.namespaces.iter().filter_map(share).collect()
+}
+
+/// One form for all amounts of a resource: 5000 is not 5k in one column and 5000 in another.
+fn amount_text(key: &str, amount: Amount) -> String {
+    let bytes = key.contains("memory") || key.contains("storage");
+    if bytes { amount.binary() } else { amount.quantity() }.0
 }
 
 fn limits<'a>(sources: &'a Sources, key: &'a str) -> impl Iterator<Item = Amount> + 'a {
@@ -159,13 +166,13 @@ fn other_resources(sources: &Sources) -> Vec<ResourceBudget> {
         .collect();
     let budget = |key: &String| {
         let used: Amount = uses(sources, key).sum();
-        let bytes = key.contains("memory") || key.contains("storage");
-        let text = |amount: Amount| if bytes { amount.binary() } else { amount.quantity() }.0;
+        let text = |amount: Amount| amount_text(key, amount);
         // the chart's default for every tenant is not readable here; the quotas add up to it
         let sum = || text(limits(sources, key).sum());
         ResourceBudget {
             resource: key.clone(),
-            budget: budgets.map(|b| b.get(key).map_or_else(sum, |q| q.0.clone())),
+            written: budgets.is_some_and(|b| b.contains_key(key)),
+            budget: budgets.map(|b| b.get(key).and_then(Amount::parse).map_or_else(sum, text)),
             used: text(used),
             namespaces: shares(sources, key),
         }

@@ -1,0 +1,118 @@
+//! Fields and types: what is missing, what is not known, and what has another type than the schema says.
+
+use serde_json::Value;
+
+use super::located::token;
+
+/// Most names that a message lists.
+const MOST_NAMES: usize = 12;
+
+/// Mistakes of a value itself and of the names of its fields: JSON pointers and messages.
+pub(super) fn mistakes(schema: &Value, value: &Value, pointer: &str) -> Vec<(String, String)> {
+    if let Some(message) = wrong_type(schema, value) {
+        return vec![(pointer.to_owned(), message)];
+    }
+    let (Value::Object(fields), Some(Value::Object(properties))) = (value, schema.get("properties")) else {
+        return Vec::new();
+    };
+    let at = |name: &str| format!("{pointer}/{}", token(name));
+    let open = schema.get("additionalProperties").is_some()
+        || schema.get("x-kubernetes-preserve-unknown-fields").is_some_and(|open| open == true);
+    let known: Vec<&str> = properties.keys().map(String::as_str).collect();
+    let unknown = fields.keys().filter(|name| !open && !properties.contains_key(*name));
+    let unknown = unknown.map(|name| (at(name), format!("is not known: {}", instead(name, &known))));
+    let required = schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+    let missing = required.filter(|name| !fields.contains_key(*name)).map(|name| {
+        let meaning = properties.get(name).and_then(|p| p.get("description")).and_then(Value::as_str);
+        let meaning = meaning.and_then(|text| text.split(". ").next()).map(|text| text.trim_end_matches('.'));
+        (at(name), meaning.map_or_else(|| "is missing".to_owned(), |text| format!("is missing: {text}")))
+    });
+    unknown.chain(missing).collect()
+}
+
+/// What to write instead of an unknown field.
+fn instead(name: &str, known: &[&str]) -> String {
+    let nearest = known.iter().map(|other| (distance(name, other), other)).min();
+    match nearest {
+        Some((edits, other)) if edits <= 1 + name.chars().count() / 4 => format!("did you mean {other}?"),
+        _ if known.is_empty() => "remove it".to_owned(),
+        _ => {
+            let more = if known.len() > MOST_NAMES { " and others (kubectl explain lists them)" } else { "" };
+            let names: Vec<&str> = known.iter().take(MOST_NAMES).copied().collect();
+            format!("the fields here are {}{more}", names.join(", "))
+        }
+    }
+}
+
+/// Letters to insert, remove or replace, whatever their case.
+fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.to_lowercase().chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (line, letter) in one.to_lowercase().chars().enumerate() {
+        let mut next = vec![line + 1];
+        for (column, (pair, known)) in row.windows(2).zip(&other).enumerate() {
+            if let (&[diagonal, above], Some(&left)) = (pair, next.get(column)) {
+                next.push((diagonal + usize::from(letter != *known)).min(above + 1).min(left + 1));
+            }
+        }
+        row = next;
+    }
+    row.last().copied().unwrap_or_default()
+}
+
+fn wrong_type(schema: &Value, value: &Value) -> Option<String> {
+    let number_or_text = schema.get("x-kubernetes-int-or-string").is_some_and(|both| both == true);
+    let (fits, wanted) = match schema.get("type").and_then(Value::as_str) {
+        _ if number_or_text => (value.is_string() || value.is_i64() || value.is_u64(), "a whole number or a text"),
+        Some("object") => (value.is_object(), "fields with values"),
+        Some("array") => (value.is_array(), "a list, each item after a dash"),
+        Some("string") => (value.is_string(), "a text, in quotes if it looks like a number or a switch"),
+        Some("boolean") => (value.is_boolean(), "true or false"),
+        Some("integer") => (value.is_i64() || value.is_u64(), "a whole number without quotes"),
+        Some("number") => (value.is_number(), "a number without quotes"),
+        _ => return None,
+    };
+    let found = match value {
+        Value::Null => "empty".to_owned(),
+        Value::Object(_) => "an object".to_owned(),
+        Value::Array(_) => "a list".to_owned(),
+        Value::String(text) => format!("the text \"{text}\""),
+        scalar => scalar.to_string(),
+    };
+    (!fits).then(|| format!("is {found}: write {wanted}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn schema() -> Value {
+        json!({"type": "object", "required": ["name"], "properties": {
+            "name": {"type": "string", "description": "Name of the team. Never changes."},
+            "matchLabels": {"type": "object", "additionalProperties": {"type": "string"}},
+            "count": {"type": "integer"}, "size": {"x-kubernetes-int-or-string": true},
+        }})
+    }
+
+    #[test]
+    fn every_unknown_and_missing_field_is_named_with_what_to_write() {
+        let found = mistakes(&schema(), &json!({"matchlabel": {}, "x": 1}), "/spec");
+        let expected = [
+            ("/spec/matchlabel", "is not known: did you mean matchLabels?"),
+            ("/spec/x", "is not known: the fields here are count, matchLabels, name, size"),
+            ("/spec/name", "is missing: Name of the team"),
+        ];
+        assert_eq!(found, expected.map(|(at, message)| (at.to_owned(), message.to_owned())));
+    }
+
+    #[test]
+    fn value_of_another_type_is_named_with_what_to_write() {
+        let of = |field: &str, value: Value| wrong_type(&schema()["properties"][field], &value);
+        assert_eq!(of("count", json!("seven")).unwrap(), "is the text \"seven\": write a whole number without quotes");
+        assert!(of("name", json!(true)).unwrap().starts_with("is true: write a text"));
+        assert!(of("count", json!(1.5)).is_some() && of("size", json!(1.5)).is_some());
+        assert_eq!((of("size", json!("10Gi")), of("size", json!(10)), of("count", json!(3))), (None, None, None));
+    }
+}

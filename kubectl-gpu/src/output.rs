@@ -1,0 +1,35 @@
+//! Standard output and standard error.
+
+use std::{
+    fmt::Display,
+    io::{self, ErrorKind, Write as _},
+};
+
+use anstyle::{AnsiColor, Style};
+
+/// Style of the prefix of an error.
+const RED: Style = AnsiColor::Red.on_default().bold();
+
+/// Writes a text to standard output. A reader that has gone, such as `head`, is no error.
+pub fn print(text: impl Display) -> Result<(), String> {
+    let mut out = anstream::stdout().lock();
+    written(write!(out, "{text}").and_then(|()| out.flush()))
+}
+
+/// The result of writing to standard output.
+pub fn written(result: io::Result<()>) -> Result<(), String> {
+    match result {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => written.map_err(|error| format!("writing to standard output: {error}")),
+    }
+}
+
+/// Writes a line to standard error: there is no other place to report that it is closed.
+pub fn note(line: impl Display) {
+    let _ = writeln!(anstream::stderr(), "{line}");
+}
+
+/// Writes an error to standard error.
+pub fn error(error: impl Display) {
+    note(format_args!("{}error{}: {error}", RED.render(), RED.render_reset()));
+}
