@@ -6,6 +6,7 @@ use gputenancy_crds::{
     GpuTenant, Reclaim, VirtualCluster, VirtualClusterBackend, VirtualClusterStatus,
     condition::{ConditionUpdate, READY, merge},
     reasons,
+    words::counted,
 };
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
@@ -213,7 +214,7 @@ async fn step(host: &Host, installed: &Installed<'_>, waited: SignedDuration) ->
     host.delete_pods(&pods).await?;
     if patient && !pods.is_empty() {
         let first = pods.first().and_then(|p| p.metadata.name.as_deref()).unwrap_or_default();
-        return Ok(Step::Left(format!("{} pods, such as {first}", pods.len())));
+        return Ok(Step::Left(format!("{}, such as {first}", counted(pods.len(), "pod"))));
     }
     for object in live.iter().rev() {
         host.delete(object.kind, &object.name).await?;

@@ -1,6 +1,9 @@
 //! The events about shares. Pure.
 
-use gputenancy_crds::reasons::{self, Reason};
+use gputenancy_crds::{
+    reasons::{self, Reason},
+    words::counted,
+};
 use gputenancy_ledger::paths::USAGE;
 use gputenancy_service::events::{EventType, Notice};
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -68,14 +71,16 @@ pub fn bypassed(node: &str, share: &OwnedShare, uid: Option<&str>, finding: &Fin
 
 /// What happened, and the beginnings of the remedies for team and administrator: the processes use more than is counted or permitted.
 fn exceeded(node: &str, share: &OwnedShare, finding: &Finding) -> (String, &'static str, &'static str) {
-    let Finding { used, counted, limit, processes, .. } = finding;
+    let Finding { used, counted: in_ledger, limit, processes, .. } = finding;
     let what = format!(
-        "its {processes} processes use {} MiB of GPU {} of node {node}; share {} is limited to {} MiB (with one CUDA context) and counts {} MiB: a program loads another libcuda.so.1 than the container has, or the container started before memory was limited",
+        "its {} {} {} MiB of GPU {} of node {node}; share {} is limited to {} MiB (with one CUDA context) and counts {} MiB: a program loads another libcuda.so.1 than the container has, or the container started before memory was limited",
+        counted(*processes, "process"),
+        if *processes == 1 { "uses" } else { "use" },
         mib(*used),
         share.device.gpu_uuid,
         share.device.id,
         mib(*limit),
-        mib(*counted),
+        mib(*in_ledger),
     );
     (what, "load the library by its name libcuda.so.1", "correct the image or its LD_LIBRARY_PATH and")
 }
@@ -83,9 +88,9 @@ fn exceeded(node: &str, share: &OwnedShare, finding: &Finding) -> (String, &'sta
 /// The same for a damaged ledger.
 fn damaged(node: &str, share: &OwnedShare, finding: &Finding) -> (String, &'static str, &'static str) {
     let what = format!(
-        "a program damaged {USAGE}, the file that counts the memory of share {} of node {node}; the agent has repaired it; by NVML {} processes of the container use {} MiB, the limit is {} MiB (with one CUDA context)",
+        "a program damaged {USAGE}, the file that counts the memory of share {} of node {node}; the agent has repaired it; by NVML the container has {} with {} MiB, the limit is {} MiB (with one CUDA context)",
         share.device.id,
-        finding.processes,
+        counted(finding.processes, "process"),
         mib(finding.used),
         mib(finding.limit),
     );

@@ -4,7 +4,7 @@ use std::{cell::RefCell, collections::BTreeMap};
 
 use gputenancy_crds::{
     Advertiser, DeviceState, GpuNodeStatus, GpuState, Health, Holder, InstanceState, Isolation, MemoryText, MigMode,
-    NodeEnforcement, RefusedResize, ShareState, SharingMode, condition, slice_of,
+    NodeEnforcement, RefusedResize, ShareState, SharingMode, condition, slice_of, words::counted,
 };
 use gputenancy_nvml::Process;
 use k8s_openapi::jiff::Timestamp;
@@ -382,7 +382,7 @@ fn layout(inventory: &Inventory, view: &DeviceView) -> String {
     };
     let line = |gpu: &ObservedGpu| {
         let layout = match (gpu.mig_enabled(), gpu.instances.as_slice()) {
-            (false, _) if shares(gpu) > 0 => format!("{} shares", shares(gpu)),
+            (false, _) if shares(gpu) > 0 => counted(shares(gpu), "share"),
             (false, _) => "whole".to_owned(),
             (true, []) => "empty".to_owned(),
             (true, many) => {

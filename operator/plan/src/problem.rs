@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use gputenancy_crds::{
     Isolation, SharingMode,
     reasons::{self, Reason},
+    words::counted,
 };
 
 use crate::names::{NodeName, PoolName, ProfileName, TenantName};
@@ -315,7 +316,7 @@ impl Problem {
 const MOST_NAMED: usize = 16;
 
 fn count(nodes: usize) -> String {
-    if nodes == 1 { "1 node".to_owned() } else { format!("{nodes} nodes") }
+    counted(nodes, "node")
 }
 
 /// Nodes by what limits their shares and why, such as `it is None on gpu-1, gpu-2 (switched off: set …)`.

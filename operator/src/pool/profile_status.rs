@@ -4,6 +4,7 @@ use gputenancy_crds::{
     Capacity, GpuNode, GpuProfile, GpuProfileStatus, Interval, RefusedResize, ShareState,
     condition::{ConditionUpdate, Overall, merge},
     reasons,
+    words::counted,
 };
 use kube::ResourceExt as _;
 
@@ -70,8 +71,8 @@ fn resized<'a>(nodes: impl Iterator<Item = (&'a str, &'a GpuNode)>, resource: &s
     let named = refused.iter().take(MOST_PODS).map(String::as_str).collect::<Vec<_>>().join(", ");
     (!refused.is_empty()).then(|| {
         let message = format!(
-            "{} pods hold more than device.fraction.memory and keep their former limit: {named}{more}; let them free memory, restart them, or set device.fraction.resize: Force",
-            refused.len(),
+            "more memory than device.fraction.memory is held by {}, under the former limit: {named}{more}; free memory, restart the pods, or set device.fraction.resize: Force",
+            counted(refused.len(), "pod"),
         );
         ConditionUpdate::no("Resized", reasons::MEMORY_IN_USE, message)
     })

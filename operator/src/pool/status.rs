@@ -71,6 +71,9 @@ pub struct Seen<'a> {
 /// Most GPUs with a fault that a message names.
 const MOST_FAULTY: usize = 4;
 
+/// Most profiles in the line for `kubectl get`.
+const MOST_IN_SHORT: usize = 4;
+
 /// So many GPUs that wait for their change are listed; a status is no inventory.
 const MOST_PENDING: usize = 32;
 
@@ -119,8 +122,6 @@ pub fn pool(seen: &Seen<'_>, pool: &GpuPool) -> GpuPoolStatus {
     updates.push(update);
     let (rollout, rolled_out) = seen.stages.report(&name).unzip();
     updates.extend(rolled_out);
-    let summary =
-        profiles.iter().map(|p| format!("{} {}/{}", p.name, p.allocated, p.total)).collect::<Vec<_>>().join(", ");
     GpuPoolStatus {
         observed_generation: generation,
         conditions: merge(&old.conditions, updates, generation, seen.now),
@@ -135,10 +136,22 @@ pub fn pool(seen: &Seen<'_>, pool: &GpuPool) -> GpuPoolStatus {
         unmet: Some(unmet(seen, &name)),
         unsatisfied,
         flapping,
-        summary: Some(summary),
+        summary: Some(in_short(&profiles)),
         profiles,
         rollout,
     }
+}
+
+/// Used and total of the profiles with devices, as many as fit into a column of a terminal.
+fn in_short(profiles: &[PoolProfile]) -> String {
+    let existing: Vec<&PoolProfile> = profiles.iter().filter(|p| p.total > 0).collect();
+    let shown = existing.iter().take(MOST_IN_SHORT).map(|p| format!("{} {}/{}", p.name, p.allocated, p.total));
+    let mut words: Vec<String> = shown.collect();
+    let more = existing.len().saturating_sub(MOST_IN_SHORT);
+    if more > 0 {
+        words.push(format!("{more} more"));
+    }
+    if words.is_empty() { "none".to_owned() } else { words.join(", ") }
 }
 
 fn number(n: usize) -> i32 {
@@ -394,4 +407,17 @@ pub fn finished(seen: &Seen<'_>) -> BTreeSet<String> {
 pub fn patience_ends(seen: &Seen<'_>) -> Option<Timestamp> {
     let deleted = seen.fleet.pools.iter().filter_map(|p| p.metadata.deletion_timestamp.as_ref());
     deleted.filter_map(|t| t.0.checked_add(PATIENCE).ok()).filter(|end| *end > seen.now).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line_for_kubectl_has_the_first_profiles_with_devices() {
+        let profile = |name: &str, total| PoolProfile { name: name.to_owned(), total, allocated: 1, free: 0 };
+        let all = ["a", "b", "c", "d", "e", "f"].map(|name| profile(name, i32::from(name != "b") * 2));
+        assert_eq!(in_short(&all), "a 1/2, c 1/2, d 1/2, e 1/2, 1 more");
+        assert_eq!(in_short(&[profile("gpu", 0)]), "none");
+    }
 }

@@ -48,7 +48,7 @@ pub fn status(seen: &Observed, failed: Option<&str>) -> GpuTenantStatus {
             "spec.suspend is true: set it to false to admit new pods",
         ));
     }
-    let summary = gpus.iter().map(|g| format!("{} {}/{}", g.profile, g.used, g.budget)).collect::<Vec<_>>().join(", ");
+    let summary = gpus.iter().map(in_short).collect::<Vec<_>>().join(", ");
     GpuTenantStatus {
         observed_generation: generation,
         conditions: merge(&old.conditions, updates, generation, seen.now),
@@ -64,6 +64,15 @@ pub fn status(seen: &Observed, failed: Option<&str>) -> GpuTenantStatus {
         summary: (!gpus.is_empty()).then_some(summary),
         gpus,
     }
+}
+
+/// Used and budget of a profile, and how many devices of the budget do not exist: `mig-1g 9/9 (6 unmet)`. Pods that wait for these count as used.
+fn in_short(gpu: &GpuUse) -> String {
+    let unmet = match gpu.budget.saturating_sub(gpu.available) {
+        unmet @ 1.. => format!(" ({unmet} unmet)"),
+        _ => String::new(),
+    };
+    format!("{} {}/{}{unmet}", gpu.profile, gpu.used, gpu.budget)
 }
 
 /// Is this a state that usually ends within a second?
@@ -315,4 +324,29 @@ fn deletion(seen: &Observed) -> Overall {
         return Overall::Stalled { reason: reasons::DELETION_BLOCKED, message };
     }
     Overall::Reconciling { reason: reasons::DELETING, message }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_of_the_budget_that_do_not_exist_are_in_the_line_for_kubectl() {
+        let gpu = |used, budget, available| {
+            let (profile, resource_name) = ("mig-1g".to_owned(), "nvidia.com/mig-1g.10gb".to_owned());
+            GpuUse {
+                profile,
+                resource_name,
+                budget,
+                used,
+                available,
+                waiting: 0,
+                share: None,
+                isolation: None,
+                price: None,
+            }
+        };
+        let lines = [gpu(9, 9, 3), gpu(2, 8, 8), gpu(0, 0, 0)].map(|gpu| in_short(&gpu));
+        assert_eq!(lines, ["mig-1g 9/9 (6 unmet)", "mig-1g 2/8", "mig-1g 0/0"]);
+    }
 }

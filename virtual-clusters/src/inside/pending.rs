@@ -3,7 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gputenancy_crds::{GpuTenant, GpuUse, reasons};
+use gputenancy_crds::{
+    GpuTenant, GpuUse, reasons,
+    words::{are, counted},
+};
 use gputenancy_engine::virtual_pod::{HostPod, Origin, attribute};
 use k8s_openapi::{
     api::core::v1::Pod,
@@ -77,14 +80,17 @@ fn text(tenant: &GpuTenant, requests: &BTreeMap<&str, i64>) -> Option<String> {
     let head = format!("the pod waits for {wanted} of {resource} (profile {profile})");
     Some(if *available < *budget.min(used) {
         format!(
-            "{head}: pods of tenant {name} request {used} devices within its budget of {budget}, and {available} exist. The platform makes the \
-             missing ones as GPUs become free, and the pod starts then. If it lasts, ask your platform team about CapacityReady of GpuTenant {name}"
+            "{head}: pods of tenant {name} request {} within its budget of {budget}, and {available} {} available. The platform makes the \
+             missing ones as GPUs become free, and the pod starts then. If it lasts, ask your platform team about CapacityReady of GpuTenant {name}",
+            counted(*used, "device"),
+            are(available),
         )
     } else {
         format!(
-            "{head}: the {available} devices of tenant {name} exist (budget {budget}, requested {used}), and no node with a free one fits the rest of \
+            "{head}: tenant {name} has {} (budget {budget}, requested {used}), and no node with a free one fits the rest of \
              the pod: several devices on one node, CPU, memory, node selector, affinity, tolerations, volumes. Ask for less, or ask your platform \
-             team for the reason: kubectl describe pod on the host pod"
+             team for the reason: kubectl describe pod on the host pod",
+            counted(*available, "device"),
         )
     })
 }

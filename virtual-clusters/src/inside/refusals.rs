@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use gputenancy_crds::{
     GpuTenant, GpuUse,
     reasons::{self, Reason},
+    words::counted,
 };
 use http::Request;
 use k8s_openapi::{
@@ -126,8 +127,11 @@ fn text(tenant: &GpuTenant, message: &str) -> Option<(String, String)> {
              ask for fewer, or ask your platform team to raise spec.gpus of GpuTenant {name}"
         )
     } else {
-        let short =
-            if used < limit { format!("has no headroom for {wanted} devices") } else { "is used up".to_owned() };
+        let short = if used < limit {
+            format!("has no headroom for {}", counted(wanted, "device"))
+        } else {
+            "is used up".to_owned()
+        };
         format!(
             "the budget of profile {profile} {short}: {used} of {limit} {resource} are requested by other pods of tenant {name}. \
              The pod starts when enough of them have ended. For more ask your platform team to raise spec.gpus of GpuTenant {name}"

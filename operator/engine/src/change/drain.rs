@@ -3,7 +3,9 @@
 
 use std::{borrow::Cow, collections::BTreeSet};
 
-use gputenancy_crds::{Change, ChangePhase, DoNotEvict, Health, Layout, OnTimeout, UnmanagedPods, reasons};
+use gputenancy_crds::{
+    Change, ChangePhase, DoNotEvict, Health, Layout, OnTimeout, UnmanagedPods, reasons, words::counted,
+};
 use gputenancy_plan::{PodName, plain};
 use k8s_openapi::jiff::Timestamp;
 
@@ -291,7 +293,7 @@ fn blockers(ctx: &ChangeContext<'_>, removed: &[Device<'_>]) -> String {
             holders.iter().take(MOST_NAMED).map(|holder| format!("{holder} uses {place} and {}", holder.remedy())),
         );
         if holders.is_empty() && device.state.clients > 0 {
-            blockers.push(format!("{} processes still use {place}", device.state.clients));
+            blockers.push(format!("{} still on {place}", counted(device.state.clients, "process")));
         }
     }
     blockers.sort();

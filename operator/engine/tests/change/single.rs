@@ -301,7 +301,7 @@ fn a_process_that_no_pod_explains_blocks_and_is_named() {
         world.operate(3);
     }
     assert_eq!(world.phase(), Some(ChangePhase::Idle));
-    assert!(message(&world.decide()).contains("1 processes still use 1g.10gb at 0"), "{:?}", world.decide());
+    assert!(message(&world.decide()).contains("1 process still on 1g.10gb at 0"), "{:?}", world.decide());
     world.silicon.instances[0].device.as_mut().unwrap().clients = 0;
     world.settle();
     assert_eq!(Some(world.shown()), world.target);

@@ -1,6 +1,6 @@
 //! Why a GPU has its target, in one sentence.
 
-use gputenancy_crds::{InstanceSpec, Layout, ShareGroup};
+use gputenancy_crds::{InstanceSpec, Layout, ShareGroup, words::are};
 
 use crate::{
     names::GpuKey,
@@ -28,7 +28,13 @@ impl Plan {
             Why::Needed(profiles) => {
                 let one = |profile| {
                     let supply = self.profiles.get(profile).copied().unwrap_or_default();
-                    format!("{} of {profile} are guaranteed and {} exist", supply.guaranteed, supply.usable)
+                    let exist = if supply.usable == 1 { "exists" } else { "exist" };
+                    format!(
+                        "{} of {profile} {} guaranteed and {} {exist}",
+                        supply.guaranteed,
+                        are(&supply.guaranteed),
+                        supply.usable
+                    )
                 };
                 format!(", because {}", profiles.iter().map(one).collect::<Vec<_>>().join(" and "))
             }

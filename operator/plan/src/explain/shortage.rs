@@ -119,7 +119,7 @@ fn why(
     let or = |remedy: Option<String>| remedy.map(|remedy| format!(", or {remedy}")).unwrap_or_default();
     let (help, field) = (or(moves), or(field));
     let why = format!(
-        "the {able} GPUs of pool {names} that can carry it{away} have room for {usable} in addition to the other guarantees, {wanted} are guaranteed in all: \
+        "the {able} GPUs of pool {names} that can carry it{away} have room for {usable} in addition to the other guarantees, and the guarantees of all are {wanted}: \
          {back}add GPUs, or lower a guarantee{field}"
     );
     (why, help)

@@ -294,7 +294,7 @@ async fn layout_change(world: &World) -> Result<()> {
         let about: Vec<&String> =
             events.iter().filter(|(name, _)| *name == moved).map(|(_, message)| message).collect();
         let says = |words: &str| about.iter().any(|message| message.contains(words));
-        let right = says("because 3 of mig-3g are guaranteed and 1 exist") && says("is removed");
+        let right = says("because 3 of mig-3g are guaranteed and 1 exists") && says("is removed");
         Ok(if right { Ok(()) } else { Err(format!("{about:?}")) })
     })
     .await?;
