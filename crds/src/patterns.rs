@@ -67,8 +67,8 @@ fn require(node: &mut Map<String, Value>, rule: &str, message: &str) {
     let mut rules = vec![json!({"rule": rule, "message": message})];
     if let Some(Value::Array(others)) = node.remove("x-kubernetes-validations") {
         rules.extend(others.into_iter().map(|mut other| {
-            if let Some(text) = other.get("rule").and_then(Value::as_str).map(|text| format!("!{rule} || ({text})")) {
-                other["rule"] = text.into();
+            if let Some(Value::String(text)) = other.get_mut("rule") {
+                *text = format!("!{rule} || ({text})");
             }
             other
         }));

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 /// A number with its word in singular or plural: `1 process`, `2 processes`.
-pub fn counted<N: Display + PartialEq + From<u8>>(n: N, word: &str) -> String {
+pub fn counted<N: Copy + Display + PartialEq + From<u8>>(n: N, word: &str) -> String {
     let ending = match word {
         _ if n == N::from(1) => "",
         _ if word.ends_with('s') => "es",

@@ -71,7 +71,7 @@ fn against(server: &str) -> Vec<(&'static str, String)> {
 }
 
 /// A server that gives each request this answer. Its thread ends with the test program.
-fn answering(code: &str, body: String) -> String {
+fn answering(code: &str, body: &str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     let answer = format!("HTTP/1.1 {code}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len());
@@ -113,7 +113,7 @@ fn server_that_does_not_answer_is_named_with_the_time_limit() {
 fn missing_rights_are_named_by_the_api_server() {
     let message = "things is forbidden: User \"ann\" cannot list things";
     let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403, "message": message});
-    for (verb, text) in against(&answering("403 Forbidden", status.to_string())) {
+    for (verb, text) in against(&answering("403 Forbidden", &status.to_string())) {
         let expected = match verb {
             "tenant" => "you may not read GpuTenant team-a, and none of the namespaces default, team-a is",
             "kubeconfig" | "connect" => {
@@ -128,14 +128,14 @@ fn missing_rights_are_named_by_the_api_server() {
 #[test]
 fn credentials_that_are_not_accepted_are_called_so() {
     let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Unauthorized", "code": 401, "message": "Unauthorized"});
-    for (verb, text) in against(&answering("401 Unauthorized", status.to_string())) {
+    for (verb, text) in against(&answering("401 Unauthorized", &status.to_string())) {
         assert!(text.contains("the API server does not accept the credentials: Unauthorized"), "{verb}: {text}");
     }
 }
 
 #[test]
 fn page_of_a_proxy_is_not_taken_for_an_answer_of_kubernetes() {
-    for (verb, text) in against(&answering("502 Bad Gateway", "<html>\n<h1>Bad Gateway</h1>\n".repeat(40))) {
+    for (verb, text) in against(&answering("502 Bad Gateway", &"<html>\n<h1>Bad Gateway</h1>\n".repeat(40))) {
         assert!(text.contains("code 502, which is not from Kubernetes: <html>"), "{verb}: {text}");
         assert!(text.len() < 400, "{verb}: {text}");
     }

@@ -95,7 +95,7 @@ impl Elector {
                 Ok(true) => return,
                 Ok(false) => {}
                 Err(error) => {
-                    tracing::warn!(error = sentence(&error), lease = self.name, "the lease cannot be read or written")
+                    tracing::warn!(error = sentence(&error), lease = self.name, "the lease cannot be read or written");
                 }
             }
             tokio::time::sleep(self.duration / 5).await;

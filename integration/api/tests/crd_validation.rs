@@ -329,7 +329,7 @@ fn pools() -> Vec<Case> {
             merged(verify(json!({"image": "x"})), json!({"advertiser": "NvidiaDevicePlugin"})),
             Some("spec.verify.canary: NVIDIA's device plugin cannot keep a new device for a canary pod alone"),
         ),
-        case("notice-in-days", json!({"disruption": {"notice": "1d"}}), Some("spec.disruption.notice: write a duration")),
+        case("notice-in-days", json!({"disruption": {"notice": "1d"}}), Some("spec.disruption.notice: write a")),
         case("hour-and-a-half", json!({"disruption": {"notice": "1.5h", "drainTimeout": "500ms"}}), None),
         case("notice-negative", json!({"disruption": {"notice": "-5m"}}), Some("spec.disruption.notice")),
     ]

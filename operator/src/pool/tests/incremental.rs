@@ -242,7 +242,7 @@ proptest! {
             // the settling of marks, that of guarantees and the ends of overruns follow from the history
             let (demands, overruns) = (remembered.demands.clone(), remembered.overruns.clone());
             let states = remembered.states.with_marks_alone();
-            let mut fresh = Remembered { demands, overruns, states, ..Remembered::default() };
+            let mut fresh = Remembered { states, demands, overruns, ..Remembered::default() };
             let decision = world.decide(&mut remembered);
             let first = world.decide(&mut fresh);
             prop_assert_eq!(format!("{:#?}", &decision), format!("{:#?}", &first), "after step {}: {:?}", number, step);
