@@ -5,19 +5,7 @@ use std::time::Duration;
 use kube::{Client, Config, client::ClientBuilder};
 use tower::{BoxError, util::MapErrLayer};
 
-use crate::error::deepest;
-
-/// A request that got no answer.
-#[derive(Debug, thiserror::Error)]
-#[error("no answer from the API server at {server}: {cause}{remedy}")]
-pub struct Unreachable {
-    /// Address of the server.
-    pub server: String,
-    /// Why, in the words of the operating system or the TLS library.
-    pub cause: String,
-    /// What to do, with the separator in front.
-    pub remedy: &'static str,
-}
+use crate::error::{Unreachable, deepest};
 
 /// A client for this configuration. A connection that fails, or that is silent for the time limits of the configuration, is an
 /// [`Unreachable`] with the address of the server and this remedy.

@@ -2,14 +2,24 @@
 
 use std::error::Error;
 
-use crate::client::Unreachable;
-
 /// Longest text of an API server in a sentence, in bytes. Messages of a schema with many mistakes are longer than a condition should be.
 const MOST_TEXT: usize = 1500;
 /// Longest text of an answer that is no Status of Kubernetes, such as the page of a proxy, in bytes.
 const MOST_FOREIGN: usize = 120;
 /// Reason that kube gives an answer that is no Status of Kubernetes.
 const FOREIGN: &str = "Failed to parse error data";
+
+/// A request that got no answer.
+#[derive(Debug, thiserror::Error)]
+#[error("no answer from the API server at {server}: {cause}{remedy}")]
+pub struct Unreachable {
+    /// Address of the server.
+    pub server: String,
+    /// Why, in the words of the operating system or the TLS library.
+    pub cause: String,
+    /// What to do, with the separator in front.
+    pub remedy: &'static str,
+}
 
 /// An error as a sentence without a full stop, for messages, conditions and logs: what the API server answered, or why it did not.
 ///

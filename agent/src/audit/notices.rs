@@ -161,15 +161,15 @@ mod tests {
             (of_pod.regarding.uid.as_deref(), of_node.regarding.kind.as_deref()),
             (Some("uid"), Some("GpuNode"))
         );
-        insta::assert_snapshot!(of_pod.note, @"container main: its 1 processes use 30300 MiB of GPU GPU-a of node gpu-1; share GPU-a::3 is limited to 20352 MiB (with one CUDA context) and counts 0 MiB: a program loads another libcuda.so.1 than the container has, or the container started before memory was limited; load the library by its name libcuda.so.1, and restart the pod");
-        insta::assert_snapshot!(of_node.note, @"container main of pod team-a/train-0: its 1 processes use 30300 MiB of GPU GPU-a of node gpu-1; share GPU-a::3 is limited to 20352 MiB (with one CUDA context) and counts 0 MiB: a program loads another libcuda.so.1 than the container has, or the container started before memory was limited; correct the image or its LD_LIBRARY_PATH and delete the pod, or set spec.enforcement.onBypass: Evict in the GpuPool of the node");
+        insta::assert_snapshot!(of_pod.note, @"container main: its 1 process uses 30300 MiB of GPU GPU-a of node gpu-1; share GPU-a::3 is limited to 20352 MiB (with one CUDA context) and counts 0 MiB: a program loads another libcuda.so.1 than the container has, or the container started before memory was limited; load the library by its name libcuda.so.1, and restart the pod");
+        insta::assert_snapshot!(of_node.note, @"container main of pod team-a/train-0: its 1 process uses 30300 MiB of GPU GPU-a of node gpu-1; share GPU-a::3 is limited to 20352 MiB (with one CUDA context) and counts 0 MiB: a program loads another libcuda.so.1 than the container has, or the container started before memory was limited; correct the image or its LD_LIBRARY_PATH and delete the pod, or set spec.enforcement.onBypass: Evict in the GpuPool of the node");
     }
 
     #[test]
     fn events_about_a_damaged_ledger_name_the_file() {
         let finding = Finding { used: 300 * MIB, counted: 0, limit: 20_352 * MIB, processes: 1, broken: true };
         let [of_pod, of_node] = bypassed("gpu-1", &share(), Some("uid"), &finding);
-        insta::assert_snapshot!(of_pod.note, @"container main: a program damaged /run/gputenancy/share/usage, the file that counts the memory of share GPU-a::3 of node gpu-1; the agent has repaired it; by NVML 1 processes of the container use 300 MiB, the limit is 20352 MiB (with one CUDA context); let no program write to that file, and restart the pod");
-        insta::assert_snapshot!(of_node.note, @"container main of pod team-a/train-0: a program damaged /run/gputenancy/share/usage, the file that counts the memory of share GPU-a::3 of node gpu-1; the agent has repaired it; by NVML 1 processes of the container use 300 MiB, the limit is 20352 MiB (with one CUDA context); find the program and delete the pod, or set spec.enforcement.onBypass: Evict in the GpuPool of the node");
+        insta::assert_snapshot!(of_pod.note, @"container main: a program damaged /run/gputenancy/share/usage, the file that counts the memory of share GPU-a::3 of node gpu-1; the agent has repaired it; by NVML the container has 1 process with 300 MiB, the limit is 20352 MiB (with one CUDA context); let no program write to that file, and restart the pod");
+        insta::assert_snapshot!(of_node.note, @"container main of pod team-a/train-0: a program damaged /run/gputenancy/share/usage, the file that counts the memory of share GPU-a::3 of node gpu-1; the agent has repaired it; by NVML the container has 1 process with 300 MiB, the limit is 20352 MiB (with one CUDA context); find the program and delete the pod, or set spec.enforcement.onBypass: Evict in the GpuPool of the node");
     }
 }

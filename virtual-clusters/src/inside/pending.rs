@@ -168,10 +168,10 @@ mod tests {
         let missing = found(&tenant(1), &pod("Unschedulable", MIG), LATER);
         let [Waiting { pod: inside, message }] = missing.as_slice() else { panic!("{missing:?}") };
         assert_eq!((inside.namespace.as_str(), inside.name.as_str(), inside.uid.as_str()), ("ml", "train-0", "v-1"));
-        let begin = "the pod waits for 1 of nvidia.com/mig-1g.10gb (profile mig-1g): pods of tenant team-a request 2 devices within its budget of 3, and 1 exist.";
+        let begin = "the pod waits for 1 of nvidia.com/mig-1g.10gb (profile mig-1g): pods of tenant team-a request 2 devices within its budget of 3, and 1 is available.";
         assert!(message.starts_with(begin), "{message}");
         let present = &found(&tenant(3), &pod("Unschedulable", MIG), LATER)[0].message;
-        assert!(present.contains("the 3 devices of tenant team-a exist (budget 3, requested 2)"), "{present}");
+        assert!(present.contains("tenant team-a has 3 devices (budget 3, requested 2)"), "{present}");
         for text in [message, present] {
             assert!(!text.contains("node-7") && !text.contains("ns-a"), "{text}");
         }

@@ -114,7 +114,8 @@ async fn profile_names_the_pod(world: &World) -> Result<()> {
     let path = "jsonpath={.status.conditions[?(@.type=='Resized')].message}";
     eventually("condition Resized of the profile", PATIENCE, || async {
         let message = world.kubectl(&["get", "gpuprofile", "part", "-o", path]).await?;
-        let named = message.contains("1 pods hold more than device.fraction.memory") && message.contains("team/work-");
+        let named = message.contains("more memory than device.fraction.memory is held by 1 pod,")
+            && message.contains("team/work-");
         Ok(if named && message.contains("of 12288Mi") { Ok(()) } else { Err(message) })
     })
     .await

@@ -29,6 +29,6 @@ fn pods_that_keep_a_former_memory_are_named_with_amounts_and_remedy() {
     let five: Vec<Value> = (0..5).map(|n| share(n, &format!("p{n}"), n > 0)).collect();
     let (status, reason, message) = resized(&five).unwrap();
     assert_eq!((&*status, &*reason), ("False", "MemoryInUse"));
-    let expected = "4 pods hold more than device.fraction.memory and keep their former limit: t/p1 on n holds 15Gi of 20Gi, t/p2 on n holds 15Gi of 20Gi, t/p3 on n holds 15Gi of 20Gi and 1 more; let them free memory, restart them, or set device.fraction.resize: Force";
+    let expected = "more memory than device.fraction.memory is held by 4 pods, under the former limit: t/p1 on n holds 15Gi of 20Gi, t/p2 on n holds 15Gi of 20Gi, t/p3 on n holds 15Gi of 20Gi and 1 more; free memory, restart the pods, or set device.fraction.resize: Force";
     assert_eq!(message, expected);
 }
