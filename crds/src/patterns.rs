@@ -14,7 +14,6 @@ const FORMS: &[(&str, &str)] = &[
         r"^(\*|[0-9]{1,2}(-[0-9]{1,2})?(,[0-9]{1,2}(-[0-9]{1,2})?)*)$",
         "write indexes of GPUs, such as 0, 0-3, 0,2,4-7, or * for all",
     ),
-    (r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$", "write a date, such as 2026-11-24"),
     (
         r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
         "write a name of lower-case letters, digits and dashes that begins and ends with a letter or digit, such as team-a",
@@ -34,7 +33,7 @@ const FORMS: &[(&str, &str)] = &[
 ];
 
 /// Replaces the patterns of texts by rules with messages that name the field, and tells defaults in descriptions: `kubectl explain` shows no
-/// other. Quantities keep their pattern: the cost that the API server estimates for a rule on a number or text is beyond its limit.
+/// other. Dates keep their pattern, as CEL takes a text of this format for a timestamp. Quantities keep their pattern: the cost that the API server estimates for a rule on a number or text is beyond its limit.
 pub(crate) fn explain(schema: &mut Value, field: &str) {
     let Value::Object(node) = schema else { return };
     tell_default(node);

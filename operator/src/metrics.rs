@@ -1,6 +1,9 @@
 //! The operator's metrics.
 
-use gputenancy_crds::reasons::{self, Reason};
+use gputenancy_crds::{
+    Stranded,
+    reasons::{self, Reason},
+};
 use gputenancy_rights::Right;
 use gputenancy_service::metrics::{Counters, Gauges, Labels, register, set_missing_rights};
 use prometheus_client::{
@@ -28,6 +31,7 @@ pub struct Metrics {
     marked_nodes: Gauges<1>,
     flapping_guarantees: Gauges<1>,
     stopped_rollouts: Gauges<1>,
+    stranded_slices: Gauges<2>,
     canaries: Counters<1>,
     budget_moves: Histogram,
     missing_rights: Gauges<3>,
@@ -85,6 +89,12 @@ impl Default for Metrics {
                 r,
                 "stopped_rollouts",
                 "1 for each pool whose staged rollout has stopped",
+                Family::default(),
+            ),
+            stranded_slices: register(
+                r,
+                "stranded_slices",
+                "Free slices of a pool that no profile of it can use, by kind: compute or memory",
                 Family::default(),
             ),
             canaries: register(r, "canaries", "Canary verifications of GPUs by outcome", Family::default()),
@@ -164,6 +174,17 @@ impl Metrics {
         }
     }
 
+    /// Stranded slices of each pool.
+    pub fn stranded_slices<'a>(&self, pools: impl Iterator<Item = (&'a str, Stranded)>) {
+        self.stranded_slices.clear();
+        for (pool, Stranded { compute, memory }) in pools {
+            for (kind, slices) in [("compute", compute), ("memory", memory)] {
+                let labels = [("pool", pool.to_owned().into()), ("kind", kind.into())];
+                self.stranded_slices.get_or_create(&labels).set(slices.into());
+            }
+        }
+    }
+
     /// Counts events about canary verifications.
     pub fn event(&self, reason: Reason) {
         let state = match reason {
@@ -223,6 +244,7 @@ mod tests {
         metrics.silent_agents(["a100", "a100"].into_iter());
         metrics.marked_nodes(["a100"].into_iter());
         metrics.flapping_guarantees(["a100"].into_iter());
+        metrics.stranded_slices([("a100", Stranded { compute: 1, memory: 0 })].into_iter());
         for reason in [reasons::CANARY_FAILED, reasons::ROLLING_BACK] {
             metrics.event(reason);
         }
@@ -230,6 +252,7 @@ mod tests {
         assert!(text.contains("gputenancy_operator_foreign_partitioners{by=\"HAMi\"} 2"), "{text}");
         assert!(text.contains("gputenancy_operator_silent_agents{pool=\"a100\"} 2"), "{text}");
         assert!(text.contains("gputenancy_operator_marked_nodes{pool=\"a100\"} 1"), "{text}");
+        assert!(text.contains("gputenancy_operator_stranded_slices{pool=\"a100\",kind=\"compute\"} 1"), "{text}");
         assert!(text.contains("gputenancy_operator_flapping_guarantees{pool=\"a100\"} 1"), "{text}");
         assert!(text.contains("gputenancy_operator_canaries_total{state=\"failed\"} 1"), "{text}");
         assert!(!text.contains("state=\"passed\""), "{text}");

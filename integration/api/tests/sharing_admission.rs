@@ -1,10 +1,11 @@
 //! Admission of shares: which tenants get which mode, one share in a pod, and no gangs.
 
 use e2e::{
-    Result, World,
+    Error, Result, World,
     actor::{Actor, Verb},
     fixtures::{merged, mig_profile, pod_spec, pool, tenant},
     objects::ensure,
+    product,
     scenario::tenant_ready,
     wait::{PATIENCE, eventually},
 };
@@ -272,4 +273,34 @@ async fn jobs(world: &World, exclusive: &str) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// What a user copies from the catalog is admitted as it is (C9).
+#[tokio::test]
+async fn template_of_each_profile_passes_a_server_dry_run() {
+    let world = World::enter_api().await.unwrap();
+    let body = async {
+        catalog(&world).await?;
+        world.set(&[team("templates", "Trusted", true)]).await?;
+        for (mode, _, resource, _) in modes() {
+            eventually(&format!("templates: {mode} is granted"), PATIENCE, || async {
+                Ok(match granted(&world, "templates", resource).await? {
+                    Ok(true) => Ok(()),
+                    other => Err(format!("{other:?}")),
+                })
+            })
+            .await?;
+        }
+        let done = product::kubectl_gpu(&world.lab.kubeconfig_path(), &["catalog", "-o", "json"]).await?;
+        let catalog: Value = serde_json::from_slice(&done.stdout).map_err(|error| Error::Wrong(error.to_string()))?;
+        for (mode, _, resource, _) in modes() {
+            let entry = catalog["entries"].as_array().into_iter().flatten().find(|entry| entry["profile"] == mode);
+            let template = entry.and_then(|entry| entry["podTemplate"].as_str()).unwrap_or_default();
+            let pod: Value = serde_saphyr::from_str(template).map_err(|error| Error::Wrong(error.to_string()))?;
+            ensure(template.contains(&format!("{resource}: 1")), template)?;
+            Actor::Admin.check(&world.client, Verb::Create, "/api/v1/namespaces/templates/pods", &pod, None).await?;
+        }
+        Ok(())
+    };
+    world.keeping_evidence("catalog-templates", body).await;
 }

@@ -179,9 +179,11 @@ fn string(schema: &Value, text: &str) -> Option<String> {
         let pattern = schema.get("pattern")?;
         // the dialect is Go's; a pattern that cannot be read here is left to the API server
         let matches = Regex::new(pattern.as_str()?).map_or(true, |p| p.is_match(text));
-        // texts have rules with messages; what is left are quantities
-        (!matches)
-            .then(|| format!("\"{text}\" is no quantity: write a number that is not negative, such as 8, 500m or 10Gi"))
+        // other texts have rules with messages
+        (!matches).then(|| match schema.get("format").and_then(Value::as_str) {
+            Some("date") => format!("\"{text}\" is no date: write one such as 2026-11-24"),
+            _ => format!("\"{text}\" is no quantity: write a number that is not negative, such as 8, 500m or 10Gi"),
+        })
     };
     // also where a removed value is still read
     let known = || {

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gputenancy_crds::{ChangePhase, GpuPoolStatus, GpuProfileStatus};
+use gputenancy_crds::{ChangePhase, GpuPoolStatus, GpuProfileStatus, Stranded};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     fleet_view::FleetView,
-    plan::{GpuKey, NodeName, Planner, PodName},
+    plan::{GpuKey, NodeName, Planner, PodName, PoolName},
 };
 use gputenancy_engine::{adoption, change::ChangeDecision, demand::Demands, fleet::Fleet, partitioner::MigConfigs};
 
@@ -78,6 +78,8 @@ pub struct FleetDecision {
     pub flapping: Vec<String>,
     /// Pools whose rollout has stopped, for metrics.
     pub stopped_rollouts: Vec<String>,
+    /// Free slices of each pool that no profile of it can use, for metrics.
+    pub stranded: BTreeMap<PoolName, Stranded>,
     /// Decide again at this time even if nothing changed.
     pub wake: Option<Timestamp>,
 }
@@ -241,13 +243,13 @@ pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecis
         marked_nodes: marks.nodes().filter_map(|n| ownership.pool_of(n)).map(ToString::to_string).collect(),
         flapping: flapping::pools(fleet, demands, inventory.now),
         stopped_rollouts: stages.stopped().map(str::to_owned).collect(),
+        stranded: plan.plan.stranded.clone(),
         wake: decisions
             .values()
             .filter_map(|d| d.requeue_at)
             .chain(requests.values().filter_map(|d| d.requeue_at))
             .chain(status::patience_ends(&seen))
-            .chain(stages.ends())
-            .chain(bypass.retry_at)
+            .chain(stages.ends().chain(bypass.retry_at))
             .chain(silence::next_deadline(silent, inventory.now))
             .chain(marks.next_turn(inventory.now))
             .chain(demands.next(inventory.now))

@@ -217,6 +217,7 @@ impl Controller {
         metrics.stopped_rollouts(decision.stopped_rollouts.iter().map(String::as_str));
         metrics.silent_agents(decision.silent_agents.iter().map(String::as_str));
         metrics.marked_nodes(decision.marked_nodes.iter().map(String::as_str));
+        metrics.stranded_slices(decision.stranded.iter().map(|(pool, stranded)| (pool.as_str(), *stranded)));
         metrics.flapping_guarantees(decision.flapping.iter().map(String::as_str));
         self.view.send_if_modified(|old| {
             let differs = **old != decision.view;

@@ -1,4 +1,4 @@
-//! At rest the product writes nothing, by the API server's request metrics.
+//! At rest the product writes nothing, by the API server's request metrics, and logs nothing.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -17,6 +17,7 @@ use k8s_openapi::{
         core::v1::{Node, Pod},
     },
     apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry,
+    jiff::Timestamp,
 };
 use kube::{
     Api, ResourceExt,
@@ -99,6 +100,17 @@ async fn work(world: &World) -> Result<Vec<f64>> {
     Ok(done)
 }
 
+/// Lines of operators and agents since this time.
+async fn logged(world: &World, since: Timestamp) -> Result<Vec<String>> {
+    let pods = Api::<Pod>::namespaced(world.client.clone(), product::NAMESPACE).list(&ListParams::default()).await?;
+    let (since, mut lines) = (format!("--since-time={since}"), Vec::new());
+    for pod in pods.iter().map(ResourceExt::name_any).filter(|n| n.contains("operator") || n.contains("agent")) {
+        let text = world.kubectl(&["logs", "-n", product::NAMESPACE, &pod, "--all-containers", &since]).await?;
+        lines.extend(text.lines().map(|line| format!("{pod}: {line}")));
+    }
+    Ok(lines)
+}
+
 /// Annotates all objects of a type, and returns how many there are.
 async fn touch<K: e2e::objects::ClusterObject>(world: &World, round: u32) -> Result<f64> {
     let api = Api::<K>::all(world.client.clone());
@@ -154,7 +166,7 @@ async fn programs_at_rest_write_nothing() {
         scenario::start_pods(&world).await?;
         at_rest(&world).await?;
         let marks = node_writes(&world).await?;
-        let before = writes(&world).await?;
+        let (before, since) = (writes(&world).await?, Timestamp::now());
         let mut own = BTreeMap::new();
         for round in 0..rounds() {
             for (resource, count) in repeat_work(&world, round).await? {
@@ -164,6 +176,8 @@ async fn programs_at_rest_write_nothing() {
         let more = grown(&before, &writes(&world).await?, &own);
         ensure(more.is_empty(), format!("writes at rest: {}", more.join("; ")))?;
         ensure(!before.is_empty(), "the API server counts writes")?;
+        let lines = logged(&world, since).await?;
+        ensure(lines.is_empty(), format!("states are logged at rest, and not changes alone: {}", lines.join("\n")))?;
         let now = node_writes(&world).await?;
         ensure(
             now == marks && !now.is_empty(),

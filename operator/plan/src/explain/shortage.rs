@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gputenancy_crds::names;
+use gputenancy_crds::{names, words::counted};
 
 use super::{
     enforcement,
@@ -119,8 +119,9 @@ fn why(
     let or = |remedy: Option<String>| remedy.map(|remedy| format!(", or {remedy}")).unwrap_or_default();
     let (help, field) = (or(moves), or(field));
     let why = format!(
-        "the {able} GPUs of pool {names} that can carry it{away} have room for {usable} in addition to the other guarantees, and the guarantees of all are {wanted}: \
-         {back}add GPUs, or lower a guarantee{field}"
+        "{} of pool {names} can carry it{away}, with room for {usable} in addition to the other guarantees, and the guarantees of all are {wanted}: \
+         {back}add GPUs, or lower a guarantee{field}",
+        counted(able, "GPU")
     );
     (why, help)
 }

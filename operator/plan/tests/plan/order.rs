@@ -44,6 +44,16 @@ fn shortage_splits_by_share_of_the_guarantee() {
 }
 
 #[test]
+fn stranded_slices_are_the_compute_slice_of_two_halves_and_the_memory_slice_of_seven_parts() {
+    let stranded = |profile: &str, count: i32| {
+        let fleet = catalog().pool("p", &[profile]).node("n", "p", &[a100()]).tenant("t", &[(profile, count)]);
+        let stranded = fleet.settle().plan().stranded["p"];
+        (stranded.compute, stranded.memory)
+    };
+    assert_eq!((stranded("mig-3g", 2), stranded("mig-1g", 7), stranded("mig-1g", 0)), ((1, 0), (0, 1), (0, 0)));
+}
+
+#[test]
 fn conflicting_profiles_follow_the_higher_priority() {
     let fleet = catalog().pool("p", &["mig-1g", "mig-3g"]).node("n", "p", &[a100()]);
     let fleet = fleet.tenant("ones", &[("mig-1g", 7)]).tenant("threes", &[("mig-3g", 2)]);
