@@ -7,7 +7,7 @@ use gputenancy_crds::{
     Change, ChangePhase, DoNotEvict, Health, Layout, OnTimeout, UnmanagedPods, reasons, words::counted,
 };
 use gputenancy_plan::{PodName, plain};
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::{
     context::{ChangeContext, Device},
@@ -23,6 +23,8 @@ use crate::duration::stamp;
 const MOST_NAMED: usize = 16;
 /// Longest message about what holds up a change, in characters.
 const LONGEST_MESSAGE: usize = 4096;
+/// A notice that ended so long ago, with no eviction begun, ended while operator or agent was away.
+const STALL: SignedDuration = SignedDuration::from_mins(1);
 
 pub(super) fn step(ctx: &ChangeContext<'_>, change: &Change) -> ChangeDecision {
     let (now, policy) = (ctx.observation.now, ctx.observation.policy);
@@ -36,7 +38,7 @@ pub(super) fn step(ctx: &ChangeContext<'_>, change: &Change) -> ChangeDecision {
             draft.finish().event(false, reasons::CHANGE_CANCELLED, "the plan wants the present layout again");
             return draft.done("");
         }
-        Some(target) if target != to => {
+        Some(target) if target != to && notice_fits(ctx, change, &target) => {
             to = target.clone();
             let (reason, intent) = (ctx.observation.reason.to_owned(), ctx.observation.intent.to_owned());
             draft.journal(|c| (c.to, c.reason, c.intent, c.failures) = (target, reason, intent, 0));
@@ -59,7 +61,8 @@ pub(super) fn step(ctx: &ChangeContext<'_>, change: &Change) -> ChangeDecision {
     draft.decision.notified.extend(names);
     let revised = to != plain(change.to.clone());
     let evict_after = evictions_begin(ctx, change, &owners, revised);
-    let began = if revised { evict_after } else { change.evict_after.as_ref().map(|at| at.0) };
+    let began = change.evict_after.as_ref().map(|at| at.0);
+    let began = if revised || is_stalled(ctx, change) { evict_after } else { began };
     if revised && change.evict_after.is_some() {
         draft.journal(|c| c.evict_after = evict_after.map(stamp));
     }
@@ -90,7 +93,8 @@ pub(super) fn step(ctx: &ChangeContext<'_>, change: &Change) -> ChangeDecision {
 
 /// When evictions begin. It follows from the journal and from what kubelet reports, never from a pod's annotations, which the pod's
 /// owner may write. The time moves for a pod that began to run after the notice, and for one that only the revised target evicts;
-/// `latest` bounds both, so that a series of new pods cannot postpone the evictions without end.
+/// `latest` bounds both, so that a series of new pods cannot postpone the evictions without end. After a stall it moves once more, for
+/// pods whose notice was not written.
 fn evictions_begin(
     ctx: &ChangeContext<'_>,
     change: &Change,
@@ -101,17 +105,47 @@ fn evictions_begin(
     let Some(at) = change.evict_after.as_ref().map(|at| at.0) else {
         return if owners.is_empty() { None } else { now.checked_add(notice).ok() };
     };
-    let before = if revised { ctx.removed(&plain(change.to.clone())) } else { Vec::new() };
-    let before: BTreeSet<PodName> = before.iter().filter_map(|d| ctx.owner(d)).map(|(pod, _)| pod).collect();
+    let (stalled, before) = (is_stalled(ctx, change), if revised { notified(ctx, change) } else { BTreeSet::new() });
     let notice_ends = |(pod, facts): &(PodName, &PodFacts)| {
-        let since = if revised && !before.contains(pod) { Some(now) } else { facts.started };
+        let unnoticed = revised && !before.contains(pod) || stalled && !facts.noticed;
+        let since = if unnoticed { Some(now) } else { facts.started };
         since?.checked_add(notice).ok()
     };
-    // an edit of profiles, pools or tenants is the platform's: its owners get the notice in full
-    let counts_from = if revised && change.intent != ctx.observation.intent { now } else { change.started_at.0 };
-    let latest = ctx.counted_from(counts_from).checked_add(notice * 2).unwrap_or(Timestamp::MAX);
+    let latest = latest(ctx, change, revised);
+    let latest = if stalled { latest.max(now.checked_add(notice).ok()?) } else { latest };
     let longest = owners.iter().filter_map(notice_ends).max();
     Some(longest.map_or(at, |end| at.max(end.min(latest))))
+}
+
+/// Evictions begin at the latest then, unless the change has stalled.
+fn latest(ctx: &ChangeContext<'_>, change: &Change, revised: bool) -> Timestamp {
+    let (now, notice) = (ctx.observation.now, ctx.observation.policy.notice);
+    // an edit of profiles, pools or tenants is the platform's: its owners get the notice in full
+    let counts_from = if revised && change.intent != ctx.observation.intent { now } else { change.started_at.0 };
+    ctx.counted_from(counts_from).checked_add(notice * 2).unwrap_or(Timestamp::MAX)
+}
+
+/// The notice ended while operator or agent was away: it may not have been written, and pods may have joined since.
+fn is_stalled(ctx: &ChangeContext<'_>, change: &Change) -> bool {
+    let notified = ctx.fresh && change.phase == ChangePhase::Noticed && !ctx.observation.policy.notice.is_zero();
+    let noticed = change.evict_after.as_ref().filter(|_| notified);
+    noticed.and_then(|at| at.0.checked_add(STALL).ok()).is_some_and(|late| late <= ctx.observation.now)
+}
+
+/// Pods that the change evicts as it is.
+fn notified(ctx: &ChangeContext<'_>, change: &Change) -> BTreeSet<PodName> {
+    let removed = ctx.removed(&plain(change.to.clone()));
+    removed.iter().filter_map(|d| ctx.owner(d)).map(|(pod, _)| pod).collect()
+}
+
+/// Every pod that only the revised target evicts gets its notice in full. Where that would be too late the change goes on as it is.
+fn notice_fits(ctx: &ChangeContext<'_>, change: &Change, target: &Layout) -> bool {
+    if change.evict_after.is_none() || ctx.observation.policy.notice.is_zero() || is_stalled(ctx, change) {
+        return true;
+    }
+    let (removed, before) = (ctx.removed(target), notified(ctx, change));
+    let ends = ctx.observation.now.checked_add(ctx.observation.policy.notice).unwrap_or(Timestamp::MAX);
+    ends <= latest(ctx, change, true) || owners(ctx, &removed).all(|(pod, _)| before.contains(&pod))
 }
 
 /// Once owners are being evicted only an edit of profiles, pools or tenants may replace the change: the evictions themselves make

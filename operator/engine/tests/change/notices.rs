@@ -133,6 +133,73 @@ fn owner_of_a_revised_target_gets_its_notice_and_plans_cannot_repeat_it_without_
     }
 }
 
+/// A notice that ended so long ago was not seen to end.
+const STALL: SignedDuration = SignedDuration::from_mins(1);
+const OUTAGE: SignedDuration = SignedDuration::from_mins(90);
+
+#[test]
+fn target_that_is_revised_after_an_outage_evicts_no_pod_without_a_notice() {
+    let mut world = begun();
+    annotate(&mut world, true);
+    let first: Vec<_> = world.pods.keys().cloned().collect();
+    let kept = change(&world).unwrap().intent.clone();
+    world.agent();
+    world.start(0);
+    world.agent();
+    world.pass(OUTAGE);
+    // the plan has changed because of pods, not because of an edit
+    world.target = Some(Layout::default());
+    let decision = world.operate_for(&kept);
+    assert!(world.evicted.is_empty(), "{:?}", world.evicted);
+    let joined: Vec<_> = decision.notices.iter().map(|notice| (&notice.pod, notice.deadline)).collect();
+    let deadline = world.now + NOTICE;
+    assert!(joined.iter().any(|(pod, at)| !first.contains(pod) && *at == deadline), "{joined:?}");
+    assert_eq!((world.phase(), evict_after(&world)), (Some(ChangePhase::Noticed), deadline));
+}
+
+#[test]
+fn owner_whose_notice_was_lost_with_the_operator_gets_one_afterwards() {
+    let mut world = World::new(&small());
+    (world.policy.notice, world.policy.drain_timeout) = (NOTICE, DRAIN);
+    world.start(0);
+    world.agent();
+    world.target = Some(halves());
+    // it ends between the spec and the notice
+    world.operate(1);
+    world.agent();
+    world.pass(OUTAGE);
+    let decision = world.operate(3);
+    assert_eq!((decision.notices.len(), evict_after(&world)), (1, world.now + NOTICE));
+    let began = world.now;
+    while world.evicted.is_empty() {
+        assert!(world.now <= began + NOTICE + SignedDuration::from_secs(5), "{:#?}", world.node.spec);
+        annotate(&mut world, false);
+        world.pass(SignedDuration::from_secs(1));
+        round(&mut world);
+    }
+    assert!(world.now >= began + NOTICE, "evicted within its notice");
+}
+
+#[test]
+fn plan_that_would_shorten_the_notice_of_an_owner_waits_for_the_change() {
+    let mut world = World::new(&small());
+    (world.policy.notice, world.policy.drain_timeout) = (NOTICE, DRAIN);
+    (0..4).for_each(|_| world.start(0));
+    world.agent();
+    // each evicts one pod more
+    let targets =
+        [&[("1g.10gb", 0), ("1g.10gb", 1), ("3g.40gb", 4)][..], &[("1g.10gb", 0), ("3g.40gb", 4)], &[("3g.40gb", 4)]];
+    let began = world.now;
+    for (seconds, target, to, ends) in [(0, 0, 0, 20), (15, 1, 1, 35), (25, 2, 1, 35)] {
+        world.now = began + SignedDuration::from_secs(seconds);
+        world.target = Some(layout(targets[target]));
+        world.operate_for("kept");
+        world.agent();
+        let expected = (layout(targets[to]), began + SignedDuration::from_secs(ends));
+        assert_eq!((change(&world).unwrap().to.clone(), evict_after(&world)), expected, "after {seconds} s");
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Move {
     Strip,
@@ -165,7 +232,13 @@ proptest! {
         let mut world = begun();
         let started = world.now;
         let notices = if joins { NOTICE * 2 } else { NOTICE };
+        let mut latest = started + notices;
         for step in moves {
+            // no operator was there when the notice ended
+            let noticed = change(&world).filter(|c| c.phase == ChangePhase::Noticed && matches!(step, Move::Round));
+            if noticed.and_then(|c| c.evict_after.as_ref()).is_some_and(|at| at.0 + STALL <= world.now) {
+                latest = latest.max(world.now + NOTICE);
+            }
             match step {
                 Move::Strip => annotate(&mut world, false),
                 Move::Forge => annotate(&mut world, true),
@@ -178,11 +251,14 @@ proptest! {
             }
             let same = change(&world).filter(|c| c.started_at.0 == started && draining(&world));
             let Some(begins) = same.and_then(|c| c.evict_after.as_ref()) else { continue };
-            prop_assert!(begins.0 <= started + notices, "evictions begin {} after {started}", begins.0);
+            prop_assert!(begins.0 <= latest, "evictions begin {} after {started}", begins.0);
         }
         if change(&world).is_some_and(|c| c.started_at.0 == started) {
-            world.now = world.now.max(started + notices + DRAIN);
-            round(&mut world);
+            // after an outage the first round may write a notice, the second one begins evictions
+            for wait in [SignedDuration::ZERO, NOTICE, DRAIN] {
+                world.now = world.now.max(latest) + wait;
+                (0..3).for_each(|_| round(&mut world));
+            }
             prop_assert!(!draining(&world), "{:?}", change(&world));
         }
     }
