@@ -240,7 +240,7 @@ reasons! { EVENTS:
     CANARY_FAILED = "CanaryFailed", "GpuNode", "A canary pod failed on a new device, and the change is rolled back; or on a device of a GPU after a fault, and the GPU stays out.", "Read the end of the program's log in the message.";
     CANARY_PASSED = "CanaryPassed", "GpuNode", "Canary pods have verified the new devices, or a device of a GPU after a fault.", "None.";
     CHANGED = "Changed", "GpuNode", "A GPU has its new layout.", "None.";
-    CHANGE_CANCELLED = "ChangeCancelled", "GpuNode", "The plan needs the present layout again.", "None.";
+    CHANGE_CANCELLED = "ChangeCancelled", "GpuNode", "The plan needs the present layout again, or several pools select the node and `drainTimeout` is over.", "None, or correct one of the selectors.";
     CHANGE_POSTPONED = "ChangePostponed", "GpuNode", "The window closed before the pods were gone.", "Lengthen the window or shorten the notice if it repeats.";
     CHANGE_REVISED = "ChangeRevised", "GpuNode", "The plan needs another layout than when the change started.", "None.";
     CHANGE_STARTED = "ChangeStarted", "GpuNode", "A change of a GPU's layout has started.", "None.";

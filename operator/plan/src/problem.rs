@@ -76,7 +76,11 @@ pub enum Problem {
         offers: String,
     },
     /// Two pools or more select the same node.
-    #[error("node {node} is selected by pools {}: no pool manages it; narrow spec.nodeSelector so that one pool selects it", list(.pools))]
+    #[error(
+        "node {node} is selected by pools {}: no pool manages it, and a change in progress there is only completed or cancelled; \
+         narrow spec.nodeSelector so that one pool selects it",
+        list(.pools)
+    )]
     NodeInTwoPools {
         /// The node.
         node: NodeName,

@@ -19,6 +19,7 @@ use super::{
     node_specs::{self, GpuWork, NodeDecisions},
     node_states::NodeStates,
     node_views::NodeViews,
+    overlap,
     overruns::Overruns,
     ownership::Ownership,
     partitioner::{self, Requests},
@@ -27,11 +28,11 @@ use super::{
     profile_status, rollout, silence, status,
     taints::{self, TaintChange},
     urgent, view,
-    visits::Visits,
+    visits::{Names, Visits},
 };
 use crate::{
     fleet_view::FleetView,
-    plan::{GpuKey, NodeName, Planner, PodName, PoolName},
+    plan::{GpuKey, GpuPlan, NodeName, Planner, PodName, PoolName},
 };
 use gputenancy_engine::{adoption, change::ChangeDecision, demand::Demands, fleet::Fleet, partitioner::MigConfigs};
 
@@ -160,6 +161,18 @@ fn written(decision: &FleetDecision) -> impl Iterator<Item = &NodeName> {
     nodes.chain(&decision.pool_names)
 }
 
+/// Steps of changes, by GPU.
+fn changes(
+    inputs: &ChangeInputs<'_>,
+    views: &NodeViews,
+    pods: &PodIndex,
+    (busy, visited): (&[(&GpuKey, &GpuPlan)], &Names),
+) -> BTreeMap<GpuKey, ChangeDecision> {
+    let mut changes = gpu_changes::decisions(inputs, views, pods, busy);
+    changes.extend(overlap::decisions(inputs, pods, visited));
+    changes
+}
+
 /// Decides. What is remembered of the last decision saves the work for what has not changed since.
 pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecision {
     let Remembered { visits, states, ownership, planner, views, pods, demands, overruns } = remembered;
@@ -199,7 +212,7 @@ pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecis
         urgent: &urgent,
     };
     let busy = gpu_changes::busy(&inputs, &visited);
-    let decisions = &gpu_changes::decisions(&inputs, views, pods, &busy);
+    let decisions = &changes(&inputs, views, pods, (&busy, &visited));
     let bypass = bypass::evictions(inventory, ownership, views, pods);
     let made = NodeDecisions { decisions, requests, visited: &visited, bypass: &bypass.evictions, marks };
     let nodes = node_specs::work(inventory, cached.fleet, ownership, &made);
@@ -260,8 +273,8 @@ pub fn decide(cached: &Inventory<'_>, remembered: &mut Remembered) -> FleetDecis
     };
     // a node about which something was decided may need the same again, if it is not carried out; so may one with a request, and
     // one for which time alone makes a difference
-    let again =
-        written(&decision).chain(requests.keys()).chain(busy.iter().map(|(key, _)| &key.node)).map(NodeName::as_str);
+    let again = written(&decision).chain(requests.keys()).chain(decisions.keys().map(|key| &key.node));
+    let again = again.chain(busy.iter().map(|(key, _)| &key.node)).map(NodeName::as_str);
     let again = again.chain(silent.keys().chain(marks.visited_again()).chain(inventory.lagging).map(String::as_str));
     let again = again.chain(views.bypassed().map(|(name, _)| name));
     visits.end(again.map(str::to_owned).collect());

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use gputenancy_crds::{ChangePhase, GpuPool, GpuPoolSpec, Guarantee, Trust};
+use gputenancy_crds::{ChangePhase, GpuNode, GpuPool, GpuPoolSpec, Guarantee, Trust};
 use kube::ResourceExt as _;
 
 use super::{
@@ -300,6 +300,12 @@ fn places(views: &NodeViews, resource: &str) -> String {
     format!("{resource} is free on {}{}", places.join(", "), if free.len() > 5 { " and others" } else { "" })
 }
 
+/// Does a change on the node still drain? Its notices hold as long.
+fn drains(node: &GpuNode) -> bool {
+    let mut changes = node.spec.gpus.iter().filter_map(|gpu| gpu.change.as_ref());
+    changes.any(|change| change.phase < ChangePhase::Partitioning)
+}
+
 /// Pods with a notice that no change on their node evicts, with their UID. Pods on nodes about which nothing is decided now are left out.
 pub fn cancelled_evictions(
     inventory: &Inventory<'_>,
@@ -312,7 +318,8 @@ pub fn cancelled_evictions(
     let mut cancelled = BTreeMap::new();
     for (name, pod) in pods.noticed() {
         let node = pod.spec.node_name.as_deref().unwrap_or_default();
-        let ours = !ownership.is_conflicting(node) && !ownership.overlaps(node);
+        let waits = || ownership.overlaps(node) && fleet.gpu_nodes.get(node).is_some_and(|n| drains(n));
+        let ours = !ownership.is_conflicting(node) && !waits();
         let decided = ours && fleet.answers(node) && !inventory.lagging.contains(node);
         let stays = pod.metadata.deletion_timestamp.is_none() && !pod.is_over();
         if decided && stays && !notified.contains(name) {

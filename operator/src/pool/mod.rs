@@ -21,6 +21,7 @@ mod node_specs;
 mod node_states;
 mod node_view;
 mod node_views;
+mod overlap;
 mod overruns;
 mod ownership;
 mod partitioner;
