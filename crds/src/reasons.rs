@@ -255,7 +255,7 @@ reasons! { EVENTS:
     DEVICE_LOST = "DeviceLost", "GpuNode, Pod", "A MIG device is gone while a pod has it: another program has destroyed it or turned MIG mode off.", "Find and stop that program; delete the pod, and it gets another device.";
     EVICTION_NOTICE = "EvictionNotice", "Pod", "The pod will be evicted at the time in the message.", "Save work before then.";
     EVICTION_REFUSED = "EvictionRefused", "Pod", "A PodDisruptionBudget refuses the eviction.", "Make the budget's pods healthy, or relax it.";
-    FIELD_CONFLICT = "FieldConflict", "GpuNode", "Another client keeps changing labels or the taint that the operator writes on the node.", "Stop the client that the message names; the operator repairs the field with increasing delay, at most every 5 minutes.";
+    FIELD_CONFLICT = "FieldConflict", "GpuNode", "Another client keeps changing labels, the taint or the cordon that the operator writes on the node.", "Stop the client that the message names; the operator repairs the field with increasing delay, at most every 5 minutes.";
     FORBIDDEN_VARIABLE = "ForbiddenVariable", "Pod", "A container got a variable by envFrom that policies refuse in a manifest.", "Remove the key from the ConfigMap or Secret.";
     FOREIGN_PARTITIONER_GONE = "ForeignPartitionerGone", "GpuPool", "The other owner is gone.", "None.";
     FAULT_CLEARED = "FaultCleared", "GpuNode", "A GPU gets new pods again after a fault: a canary pod has passed on it, a person has cleared the fault, or it was reset.", "None. After three faults in 24 hours no canary pod is tried.";

@@ -103,7 +103,18 @@ pub fn work(
             work.insert(name.as_str().into(), GpuWork { spec, decisions, plugin });
         }
     }
+    work.extend(visited.iter().filter_map(|name| Some((name.as_str().into(), left_over(inventory, ownership, name)?))));
     work
+}
+
+/// What ends the cordon of a node whose `GpuNode` was deleted: no change is left that it serves.
+fn left_over(inventory: &Inventory<'_>, ownership: &Ownership, name: &str) -> Option<GpuWork> {
+    let fleet = inventory.fleet;
+    let node =
+        fleet.nodes.get(name).filter(|_| !fleet.gpu_nodes.contains_key(name) && !ownership.is_conflicting(name))?;
+    let none = GpuNode::new(name, GpuNodeSpec::default());
+    let plugin = plugin::step(&observation(inventory.now, (node, &none), ownership.is_pooled(name)));
+    plugin.cordon.is_some().then(|| GpuWork { plugin, ..GpuWork::default() })
 }
 
 /// Whether [`spec`] returns the present spec: most nodes are at rest, and a spec of eight GPUs is long.

@@ -75,6 +75,24 @@ fn cordon_ends_with_the_change_that_it_was_for() {
     assert_eq!(lifted.nodes.values().next().unwrap().plugin.cordon, Some(CordonAction::Lift));
 }
 
+#[test]
+fn cordon_ends_with_a_gpu_node_that_is_deleted_during_a_change() {
+    let mut fleet = changing("Held");
+    cordon(&mut fleet);
+    for pools in [2, 1, 0] {
+        fleet.pools.truncate(pools);
+        let mut remembered = Remembered::default();
+        next(&fleet, &mut remembered, STARTED, &[]);
+        let mut deleted = fleet.clone();
+        deleted.gpu_nodes.clear();
+        for second in 1..3 {
+            let pass = next(&deleted, &mut remembered, STARTED + second, &[]);
+            let work = pass.nodes.values().next().expect("until it is written");
+            assert_eq!((work.plugin.cordon.clone(), work.spec.clone()), (Some(CordonAction::Lift), None), "{pools}");
+        }
+    }
+}
+
 /// The operator has cordoned the node.
 fn cordon(fleet: &mut Fleet) {
     let mut node = (*fleet.nodes["n"]).clone();

@@ -119,7 +119,7 @@ pub async fn write_taint(
 }
 
 /// Another client keeps changing what the operator writes.
-async fn report_contest(node: NodeContext<'_>, what: &str) {
+pub(super) async fn report_contest(node: NodeContext<'_>, what: &str) {
     tracing::warn!(node = %node.name, what, "another client keeps changing the node");
     let message = format!(
         "{what}; repaired with a delay that grows from 2 s to 5 min: stop that client. If it is not named: kubectl get node {} \

@@ -123,7 +123,9 @@ async fn gpus(
     outcome: &mut Outcome,
 ) -> Result<Written, WriteError> {
     let NodeContext { writer, fleet, name, decided: _, evicted: _ } = node;
-    let Some(gpu_node) = fleet.gpu_nodes.get(name.as_str()) else { return Ok(Written::Done) };
+    let Some(gpu_node) = fleet.gpu_nodes.get(name.as_str()) else {
+        return plugin::write(node, state, work.plugin).await;
+    };
     if let Some(spec) = work.spec {
         let metadata = json!({"uid": gpu_node.uid(), "resourceVersion": gpu_node.resource_version()});
         let fields = json!({"metadata": metadata, "spec": spec});
@@ -133,7 +135,7 @@ async fn gpus(
         };
         state.written = applied.metadata.generation.map(|generation| (applied.uid(), generation));
     }
-    outcome.record(Ok(plugin::write(node, work.plugin).await?));
+    outcome.record(Ok(plugin::write(node, state, work.plugin).await?));
     let (mut announced, mut requested) = (Vec::new(), Vec::new());
     for ChangeDecision { evictions, notices, canaries, events, .. } in work.decisions {
         for event in events {

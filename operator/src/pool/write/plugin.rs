@@ -3,18 +3,32 @@
 use gputenancy_crds::{names, reasons};
 use gputenancy_engine::projection::SlimAgentPod;
 use gputenancy_service::events::EventType;
-use k8s_openapi::{api::core::v1::Node, jiff::Timestamp};
+use k8s_openapi::{
+    api::core::v1::Node,
+    jiff::{SignedDuration, Timestamp},
+};
 use kube::{Api, Client, Resource as _, ResourceExt as _, api::ListParams};
 use serde_json::json;
 
-use super::{WriteError, Written, failed, state::NodeContext};
+use super::{
+    WriteError, Written, failed, labels,
+    repair::{LastWrite, Repair},
+    state::{NodeContext, NodeState},
+};
 use crate::apply::Evicted;
 use gputenancy_engine::plugin::{CordonAction, PluginDecision, is_plugin};
 
+/// A cordon that was in force for so long served a change, and is no flapping.
+const LASTING: SignedDuration = SignedDuration::from_mins(1);
+
 /// Carries out what was decided about a node.
-pub async fn write(node: NodeContext<'_>, decision: PluginDecision) -> Result<Written, WriteError> {
+pub async fn write(
+    node: NodeContext<'_>,
+    state: &mut NodeState,
+    decision: PluginDecision,
+) -> Result<Written, WriteError> {
     let written = match decision.cordon {
-        Some(action) => cordon(node, &action).await?,
+        Some(action) => cordon(node, state, &action).await?,
         None => Written::Done,
     };
     if let Some(until) = decision.restart {
@@ -23,9 +37,21 @@ pub async fn write(node: NodeContext<'_>, decision: PluginDecision) -> Result<Wr
     Ok(written)
 }
 
-async fn cordon(node: NodeContext<'_>, action: &CordonAction) -> Result<Written, WriteError> {
+/// A cordon that is lifted soon, by others or because its change was cancelled, is set again with exponential backoff: the change waits.
+async fn cordon(node: NodeContext<'_>, state: &mut NodeState, action: &CordonAction) -> Result<Written, WriteError> {
     let (writer, name) = (&node.writer.writer, node.name.as_str());
     let Some(known) = node.fleet.nodes.get(name) else { return Ok(Written::Done) };
+    let before = known.annotations().get(names::CORDONED);
+    if *action == CordonAction::Set {
+        match state.cordon.decide(&(), Timestamp::now()) {
+            Repair::At(due) => return Ok(Written::At(due)),
+            // the annotation is left of a cordon that another client has lifted
+            Repair::Now { contested: true } if before.is_some() => {
+                labels::report_contest(node, &format!("cordon of node {name}: another client lifts it")).await;
+            }
+            Repair::Now { .. } => {}
+        }
+    }
     let (mark, unschedulable, reason, message) = match action {
         CordonAction::Set => {
             (Some(Timestamp::now().to_string()), Some(true), reasons::CORDONED, "its GPUs are being changed")
@@ -46,6 +72,13 @@ async fn cordon(node: NodeContext<'_>, action: &CordonAction) -> Result<Written,
         Ok(_) => {}
         Err(kube::Error::Api(status)) if status.is_conflict() => return Ok(Written::Again),
         Err(error) => return Err(failed("cordoning or uncordoning the node")(error)),
+    }
+    let lasted =
+        |mark: &String| mark.parse::<Timestamp>().is_ok_and(|since| Timestamp::now().duration_since(since) >= LASTING);
+    match action {
+        CordonAction::Set => state.cordon.written((), Timestamp::now()),
+        CordonAction::Lift if before.is_some_and(lasted) => state.cordon = LastWrite::default(),
+        CordonAction::Lift | CordonAction::Unmark => {}
     }
     node.report(EventType::Normal, reason, "Change", message.to_owned()).await;
     Ok(Written::Done)

@@ -38,6 +38,8 @@ pub struct NodeState {
     pub(super) notices: BTreeMap<String, Timestamp>,
     pub(super) labels: LastWrite<Labels>,
     pub(super) taint: LastWrite<Option<String>>,
+    /// Cordons for changes, but for one that lasted.
+    pub(super) cordon: LastWrite<()>,
 }
 
 impl NodeState {
