@@ -15,12 +15,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::PodName;
 
-/// So many pods of a namespace are read. Each object may have 1.5 MiB, and several evictions may be refused at the same time.
-const MOST_PODS: u32 = 20;
-/// So many budgets of a namespace are read.
-const MOST_BUDGETS: u32 = 10;
-/// So many pods of a budget are named.
-const MOST_NAMED: usize = 5;
+/// Budgets that are read at once. Each object may have 1.5 MiB, and several evictions may be refused at the same time.
+const PAGE: u32 = 10;
+/// Most pages of budgets.
+const MOST_PAGES: usize = 20;
+/// Most budgets that are named.
+const MOST_BUDGETS: usize = 4;
+/// So many pods of a budget are read and named.
+const MOST_NAMED: u32 = 5;
 
 /// Name and labels of a pod.
 #[derive(Resource, Serialize, Deserialize, Clone, Debug)]
@@ -30,41 +32,57 @@ struct Named {
     metadata: ObjectMeta,
 }
 
+/// A budget that covers a pod, and its selector.
+type Covering = (PodDisruptionBudget, Selector);
+
 /// The budgets that cover a pod, each in a sentence. Read when an eviction was refused, and not watched: refusals are rare.
 pub async fn behind(client: &Client, pod: &PodName) -> kube::Result<Vec<String>> {
-    // a tenant's namespace can hold more than fits into memory: metadata only, and a part of it
-    let some = |most| ListParams::default().limit(most);
-    let request = Request::new(Pod::url_path(&(), Some(&pod.namespace))).list_metadata(&some(MOST_PODS));
-    let request = request.map_err(kube::Error::BuildRequest)?;
-    let mut pods = client.request::<ObjectList<Named>>(request).await?.items;
-    if !pods.iter().any(|found| found.name_any() == pod.name) {
-        pods.push(Api::<Named>::namespaced(client.clone(), &pod.namespace).get(&pod.name).await?);
+    let found = Api::<Named>::namespaced(client.clone(), &pod.namespace).get(&pod.name).await?;
+    let mut sentences = Vec::new();
+    for (budget, selector) in covering(client, &pod.namespace, &found).await?.iter().take(MOST_BUDGETS) {
+        // a tenant's namespace can hold more than fits into memory: metadata only, and a part of what the budget covers
+        let some = ListParams::default().labels_from(selector).limit(MOST_NAMED);
+        let request = Request::new(Pod::url_path(&(), Some(&pod.namespace))).list_metadata(&some);
+        let pods = client.request::<ObjectList<Named>>(request.map_err(kube::Error::BuildRequest)?).await?;
+        sentences.push(sentence(budget, &pods));
     }
-    let budgets = Api::<Unmanaged<PodDisruptionBudget>>::namespaced(client.clone(), &pod.namespace);
-    let budgets = budgets.list(&some(MOST_BUDGETS)).await?.items.into_iter().map(|Unmanaged(budget)| budget);
-    let budgets: Vec<PodDisruptionBudget> = budgets.collect();
-    Ok(describe(&pod.name, &pods, &budgets))
+    Ok(sentences)
 }
 
-fn describe(pod: &str, pods: &[impl ResourceExt], budgets: &[PodDisruptionBudget]) -> Vec<String> {
-    let Some(labels) = pods.iter().find(|p| p.name_any() == pod).map(|p| p.labels().clone()) else { return Vec::new() };
-    let selector = |budget: &PodDisruptionBudget| {
-        let selector: LabelSelector = budget.spec.as_ref()?.selector.clone()?;
-        Selector::try_from(selector).ok()
-    };
-    let covers = budgets.iter().filter_map(|b| Some((b, selector(b)?))).filter(|(_, s)| s.matches(&labels));
-    covers.map(|(budget, selector)| sentence(budget, &selector, pods)).collect()
+/// The budgets of a namespace that cover a pod.
+async fn covering(client: &Client, namespace: &str, pod: &Named) -> kube::Result<Vec<Covering>> {
+    let budgets = Api::<Unmanaged<PodDisruptionBudget>>::namespaced(client.clone(), namespace);
+    let (mut covering, mut page) = (Vec::new(), ListParams::default().limit(PAGE));
+    for _ in 0..MOST_PAGES {
+        let list = budgets.list(&page).await?;
+        covering.extend(list.items.into_iter().filter_map(|Unmanaged(budget)| covers(budget, pod)));
+        match list.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page = page.continue_token(&token),
+            None => break,
+        }
+    }
+    Ok(covering)
 }
 
-fn sentence(budget: &PodDisruptionBudget, selector: &Selector, pods: &[impl ResourceExt]) -> String {
-    let mut covered: Vec<String> =
-        pods.iter().filter(|p| selector.matches(p.labels())).map(ResourceExt::name_any).collect();
+fn covers(budget: PodDisruptionBudget, pod: &Named) -> Option<Covering> {
+    let selector: LabelSelector = budget.spec.as_ref()?.selector.clone()?;
+    let selector = Selector::try_from(selector).ok()?;
+    selector.matches(pod.labels()).then_some((budget, selector))
+}
+
+/// `pods`: the first of those that the budget covers.
+fn sentence(budget: &PodDisruptionBudget, pods: &ObjectList<Named>) -> String {
+    let mut covered: Vec<String> = pods.items.iter().map(ResourceExt::name_any).collect();
     covered.sort();
-    let more = covered.len().saturating_sub(MOST_NAMED);
-    covered.truncate(MOST_NAMED);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let status = budget.status.clone().unwrap_or_default();
     let (healthy, needed) = (status.current_healthy.unwrap_or(0), status.desired_healthy.unwrap_or(0));
+    let expected = usize::try_from(status.expected_pods.unwrap_or(0)).unwrap_or(0);
+    let cut = pods.metadata.continue_.as_ref().is_some_and(|token| !token.is_empty());
+    let more = match expected.saturating_sub(covered.len()) {
+        _ if !cut => String::new(),
+        0 => " and more".to_owned(),
+        more => format!(" and {more} more"),
+    };
     format!(
         "PodDisruptionBudget {} needs {needed} healthy of its pods {}{more}, and {healthy} are",
         budget.name_any(),
@@ -74,28 +92,62 @@ fn sentence(budget: &PodDisruptionBudget, selector: &Selector, pods: &[impl Reso
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use std::convert::Infallible;
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use serde_json::{Value, json};
 
     use super::*;
 
+    const PODS: usize = 40;
+    const BUDGETS: usize = 15;
+
+    /// An API server whose namespace has pods `w-00`, `w-01`, ... and budgets, of which the last covers them.
+    fn answer(path: &str, query: &str) -> Value {
+        let parameter = |name: &str| query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
+        let from: usize = parameter("continue").map_or(0, |token| token.parse().unwrap());
+        let pod = |n: usize| json!({"metadata": {"name": format!("w-{n:02}"), "labels": {"app": "w"}}});
+        let budget = |n: usize| {
+            let app = if n + 1 == BUDGETS { "w" } else { "x" };
+            json!({
+                "metadata": {"name": format!("b-{n}")}, "spec": {"selector": {"matchLabels": {"app": app}}},
+                "status": {"currentHealthy": 40, "desiredHealthy": 40, "disruptionsAllowed": 0, "expectedPods": 40},
+            })
+        };
+        let (total, item): (usize, &dyn Fn(usize) -> Value) =
+            if path.contains("/poddisruptionbudgets") { (BUDGETS, &budget) } else { (PODS, &pod) };
+        if let Some(name) = path.rsplit_once("/pods/w-") {
+            return pod(name.1.parse().unwrap());
+        }
+        let until = total.min(from + parameter("limit").unwrap().parse::<usize>().unwrap());
+        let token = if until < total { until.to_string() } else { String::new() };
+        json!({"metadata": {"continue": token}, "items": (from..until).map(item).collect::<Vec<_>>()})
+    }
+
+    #[tokio::test]
+    async fn refusal_names_the_budget_among_many_and_counts_all_its_pods() {
+        let serve = |request: Request<Body>| async move {
+            let body = answer(request.uri().path(), request.uri().query().unwrap_or_default());
+            Ok::<_, Infallible>(Response::new(Body::from(serde_json::to_vec(&body).unwrap())))
+        };
+        let client = Client::new(tower::service_fn(serve), "default");
+        let pod = PodName { namespace: "team".into(), name: "w-31".into() };
+        let expected = "PodDisruptionBudget b-14 needs 40 healthy of its pods w-00, w-01, w-02, w-03, w-04 and 35 more, and 40 are";
+        assert_eq!(behind(&client, &pod).await.unwrap(), [expected]);
+    }
+
     #[test]
-    fn a_refusal_names_the_budget_and_its_pods() {
-        let pod = |name: &str, app: &str| {
-            serde_json::from_value(json!({"metadata": {"name": name, "labels": {"app": app}}})).unwrap()
+    fn refusal_names_a_budget_that_covers_the_pod_and_no_other() {
+        let pod: Named = serde_json::from_value(json!({"metadata": {"name": "w-0", "labels": {"app": "w"}}})).unwrap();
+        let budget = |app: &str| -> PodDisruptionBudget {
+            let spec = json!({"minAvailable": 2, "selector": {"matchLabels": {"app": app}}});
+            let status = json!({"currentHealthy": 2, "desiredHealthy": 2, "disruptionsAllowed": 0, "expectedPods": 2});
+            serde_json::from_value(json!({"metadata": {"name": app}, "spec": spec, "status": status})).unwrap()
         };
-        let budget = |name: &str, app: &str| {
-            serde_json::from_value(json!({
-                "metadata": {"name": name}, "spec": {"minAvailable": 2, "selector": {"matchLabels": {"app": app}}},
-                "status": {"currentHealthy": 2, "desiredHealthy": 2, "disruptionsAllowed": 0, "expectedPods": 2},
-            }))
-            .unwrap()
-        };
-        let pods: Vec<Pod> = vec![pod("w-1", "w"), pod("w-0", "w"), pod("x-0", "x")];
-        let budgets = vec![budget("of-w", "w"), budget("of-x", "x")];
-        assert_eq!(
-            describe("w-0", &pods, &budgets),
-            ["PodDisruptionBudget of-w needs 2 healthy of its pods w-0, w-1, and 2 are"]
-        );
-        assert!(describe("gone", &pods, &budgets).is_empty());
+        assert!(covers(budget("x"), &pod).is_none());
+        let (budget, _) = covers(budget("w"), &pod).unwrap();
+        let pods = serde_json::from_value(json!({"metadata": {}, "items": [pod]})).unwrap();
+        assert_eq!(sentence(&budget, &pods), "PodDisruptionBudget w needs 2 healthy of its pods w-0, and 2 are");
     }
 }
