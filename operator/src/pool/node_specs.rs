@@ -112,8 +112,8 @@ fn left_over(inventory: &Inventory<'_>, ownership: &Ownership, name: &str) -> Op
     let fleet = inventory.fleet;
     let node =
         fleet.nodes.get(name).filter(|_| !fleet.gpu_nodes.contains_key(name) && !ownership.is_conflicting(name))?;
-    let none = GpuNode::new(name, GpuNodeSpec::default());
-    let plugin = plugin::step(&observation(inventory.now, (node, &none), ownership.is_pooled(name)));
+    let absent = GpuNode::new(name, GpuNodeSpec::default());
+    let plugin = plugin::step(&observation(inventory.now, (node, &absent), ownership.is_pooled(name)));
     plugin.cordon.is_some().then(|| GpuWork { plugin, ..GpuWork::default() })
 }
 

@@ -112,7 +112,7 @@ fn evictions_begin(
         since?.checked_add(notice).ok()
     };
     let latest = latest(ctx, change, revised);
-    let latest = if stalled { latest.max(now.checked_add(notice).ok()?) } else { latest };
+    let latest = if stalled { latest.max(now.checked_add(notice).unwrap_or(Timestamp::MAX)) } else { latest };
     let longest = owners.iter().filter_map(notice_ends).max();
     Some(longest.map_or(at, |end| at.max(end.min(latest))))
 }

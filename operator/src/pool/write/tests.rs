@@ -507,10 +507,10 @@ async fn repair_that_is_due_later_wakes_and_keeps_nothing_waiting() {
 
 #[tokio::test(start_paused = true)]
 async fn cordon_is_set_again_with_backoff_unless_it_has_lasted() {
+    use CordonAction::{Lift, Set};
     let mut world = World::new(1);
     let mark = |since: Timestamp| json!({"gputenancy.io/cordoned": since.to_string()});
     let long_ago = Timestamp::now() - Duration::from_secs(90);
-    use CordonAction::{Lift, Set};
     for (action, since, writes) in
         [(Set, None, 1), (Lift, Some(Timestamp::now()), 2), (Set, None, 2), (Lift, Some(long_ago), 3), (Set, None, 4)]
     {
