@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value, json};
 
-/// Of a pattern the start of the message, and what to write.
+/// Each pattern with what its message says to write.
 const FORMS: &[(&str, &str)] = &[
     (
         r"^\+?(0|(([0-9]{1,15}(\.[0-9]{0,9})?|\.[0-9]{1,9})(ns|us|µs|μs|ms|s|m|h))+)$",
@@ -55,13 +55,13 @@ pub(crate) fn explain(schema: &mut Value, field: &str) {
     }
 }
 
-/// A CEL expression: raw texts of CEL would need another kind of quotes in each client, so dots and the like are written as classes.
+/// A CEL expression. Escaped characters become character classes, because a text of CEL reads a backslash itself.
 fn matches(pattern: &str) -> String {
     let plain = pattern.replace(r"\.", "[.]").replace(r"\+", "[+]").replace(r"\*", "[*]");
     format!("self.matches('{plain}')")
 }
 
-/// Adds a rule in front of those that are there; they hold as long as it is broken, so that one mistake has one message.
+/// Adds a rule in front of the others, which then hold while it is broken: one mistake has one message.
 fn require(node: &mut Map<String, Value>, rule: &str, message: &str) {
     let mut rules = vec![json!({"rule": rule, "message": message})];
     if let Some(Value::Array(others)) = node.remove("x-kubernetes-validations") {
@@ -75,16 +75,18 @@ fn require(node: &mut Map<String, Value>, rule: &str, message: &str) {
     node.insert("x-kubernetes-validations".into(), rules.into());
 }
 
-/// Adds the default of a number, text or switch to a description that does not tell it.
+/// Adds the default of a number, text or switch to a description that does not have it.
 fn tell_default(node: &mut Map<String, Value>) {
-    let told = |text: &str| text.contains("Default") || text.contains("default:");
+    let has_default = |text: &str| text.contains("Default") || text.contains("default:");
     let default = match node.get("default") {
         Some(Value::String(text)) if text.is_empty() => return,
         Some(Value::String(text)) => text.clone(),
         Some(value @ (Value::Number(_) | Value::Bool(_))) => value.to_string(),
         _ => return,
     };
-    if let Some(Value::String(text)) = node.get_mut("description").filter(|text| !text.as_str().is_some_and(told)) {
+    if let Some(Value::String(text)) =
+        node.get_mut("description").filter(|text| !text.as_str().is_some_and(has_default))
+    {
         text.push_str(&format!(" Default: {default}."));
     }
 }

@@ -189,6 +189,37 @@ fn lint_accepts_the_samples() {
 }
 
 #[test]
+fn lint_reports_windows_and_mig_profiles_that_the_operator_refuses() {
+    let windows = |windows: &str| {
+        let pool = "apiVersion: gputenancy.io/v1alpha1\nkind: GpuPool\nmetadata: {name: late}\nspec:\n  nodeSelector: {matchLabels: {late: a}}\n";
+        lines(&check(&format!("{pool}  profiles: [mig-1g]\n  disruption:\n    windows:\n{windows}")))
+    };
+    let one = |line: &str| windows(&format!("      - {line}\n"));
+    assert_eq!(one("{schedule: 0 2 * * 6, duration: 4h, timeZone: Europe/Berlin}"), [""; 0]);
+    for (window, field, message) in [
+        ("{schedule: 0 25 * * *, duration: 4h}", "schedule", "`0 25 * * *` is no schedule"),
+        ("{schedule: 0 2 31 2 *, duration: 4h}", "schedule", "`0 2 31 2 *` never comes"),
+        ("{schedule: 0 2 * * 6, duration: 4h, timeZone: Europe/Berln}", "timeZone", "`Europe/Berln` is unknown"),
+    ] {
+        let found = one(window);
+        let start = format!("GpuPool late spec.disruption.windows[0].{field}: {message}");
+        assert!(found.len() == 1 && found[0].contains(&start), "{found:?}");
+    }
+    let second = windows("      - {schedule: 0 2 * * 6, duration: 4h}\n      - {schedule: 0 25 * * *, duration: 4h}\n");
+    assert!(second.len() == 1 && second[0].contains("windows[1].schedule"), "{second:?}");
+    let mig = |profile: &str| {
+        lines(&check(&format!(
+            "apiVersion: gputenancy.io/v1alpha1\nkind: GpuProfile\nmetadata: {{name: odd}}\nspec: {{device: {{mig: {{profile: {profile}}}}}, support: {{expected: e, incident: i}}}}\n"
+        )))
+    };
+    assert_eq!((mig("1g.12gb"), mig("1g.24gb+me")), (vec![], vec![]));
+    let unknown = mig("1g.11gb");
+    assert!(unknown.len() == 1 && unknown[0].contains("has 1g.11gb: write one of 1g.10gb, 1g.12gb, "), "{unknown:?}");
+    let slices = mig("5g.40gb");
+    assert!(slices.len() == 1 && slices[0].contains("has 5g.40gb: write slices and memory"), "{slices:?}");
+}
+
+#[test]
 fn lint_exits_with_1_if_it_finds_a_mistake() {
     let folder = tempfile::tempdir().unwrap();
     let run = |manifest: &str| {

@@ -207,8 +207,12 @@ fn text_fits_a_narrow_terminal_and_has_no_codes_in_a_pipe() {
             assert!(line.chars().count() <= 60, "{args:?}: {line}");
         }
         assert!(!text.is_empty() && !text.contains('\u{1b}'), "{args:?}: {text}");
-        let output = program().args(*args).env("NO_COLOR", "1").env("CLICOLOR_FORCE", "0").output().unwrap();
-        assert!(!String::from_utf8(output.stdout).unwrap().contains('\u{1b}'), "{args:?}");
+        // with codes wherever the output goes, unless NO_COLOR is set
+        let forced = |name: &str| {
+            let output = program().args(*args).env("CLICOLOR_FORCE", "1").env(name, "1").output().unwrap();
+            String::from_utf8(output.stdout).unwrap().contains('\u{1b}')
+        };
+        assert_eq!((forced("CLICOLOR_FORCE"), forced("NO_COLOR")), (true, false), "{args:?}");
     }
 }
 

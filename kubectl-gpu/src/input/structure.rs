@@ -44,7 +44,7 @@ fn instead(name: &str, known: &[&str]) -> String {
     }
 }
 
-/// Letters to insert, remove or replace, whatever their case.
+/// Edit distance in letters, without regard to case.
 fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.to_lowercase().chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();

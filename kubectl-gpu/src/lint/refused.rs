@@ -41,7 +41,7 @@ pub(super) fn refused(world: &World) -> Vec<(&'static str, String, String, Strin
     windows.chain(profiles).collect()
 }
 
-/// Attributes such as `+me` do not count.
+/// Whether a board has it, without regard to attributes such as `+me`.
 fn is_known(name: &str) -> bool {
     MIG_PROFILES.contains(&name.split(['+', '-']).next().unwrap_or_default())
 }
@@ -50,8 +50,8 @@ fn unknown(name: &str) -> String {
     let slices = name.split('.').next().unwrap_or_default();
     let same = MIG_PROFILES.iter().filter(|known| known.starts_with(&format!("{slices}."))).copied();
     let same = same.collect::<Vec<_>>().join(", ");
+    let same = if same.is_empty() { same } else { format!("one of {same}; or ") };
     format!(
-        "no board that is known to this version has {name}: write one of {same}; or write slices and memory instead of a name, which also \
-         fits newer boards"
+        "no board that is known to this version has {name}: write {same}slices and memory instead of a name, which also fits newer boards"
     )
 }

@@ -22,7 +22,7 @@ struct Entry {
     path: Vec<String>,
     /// The comment above it, in one line.
     text: String,
-    /// Whether its value stands in the same line.
+    /// Whether its value is in the same line.
     inline: bool,
 }
 
