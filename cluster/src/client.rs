@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use kube::{Client, Config, client::ClientBuilder};
+use kube::{
+    Client, Config,
+    client::{AuthError, ClientBuilder},
+};
 use tower::{BoxError, util::MapErrLayer};
 
 use crate::error::{Unreachable, deepest};
@@ -27,9 +30,9 @@ pub fn naming(
     MapErrLayer::new(move |error: BoxError| unreachable(&server, limit, remedy, error))
 }
 
-/// Errors of kube itself, such as one of an authentication plugin, are left as they are.
+/// Errors of kube itself, and those of credentials, are left as they are.
 fn unreachable(server: &str, limit: Option<Duration>, remedy: &'static str, error: BoxError) -> BoxError {
-    if error.is::<kube::Error>() {
+    if error.is::<kube::Error>() || error.is::<AuthError>() {
         return error;
     }
     let cause = match (deepest(&*error), limit) {

@@ -2,6 +2,10 @@
 
 use std::error::Error;
 
+use kube::{client::AuthError, runtime::watcher};
+
+use crate::credentials;
+
 /// Longest text of an API server in a sentence, in bytes. Messages of a schema with many mistakes are longer than a condition should be.
 const MOST_TEXT: usize = 1500;
 /// Longest text of an answer that is no Status of Kubernetes, such as the page of a proxy, in bytes.
@@ -33,7 +37,14 @@ pub fn sentence(error: &(dyn Error + 'static)) -> String {
         if let Some(error) = error.downcast_ref::<kube::Error>() {
             return of_client(error);
         }
+        if let Some(error) = error.downcast_ref::<AuthError>() {
+            return no_credentials(error);
+        }
         if let Some(status) = error.downcast_ref::<kube::core::Status>() {
+            return of_status(status);
+        }
+        // as the error of a watch has it
+        if let Some(status) = error.downcast_ref::<Box<kube::core::Status>>() {
             return of_status(status);
         }
         next = error.source();
@@ -41,19 +52,31 @@ pub fn sentence(error: &(dyn Error + 'static)) -> String {
     error.to_string()
 }
 
+/// The API server has no longer the version from which a watch would go on, so that the watch lists its objects again. This is routine where few
+/// objects change, as with events: etcd forgets old versions every five minutes.
+pub fn is_expired(error: &watcher::Error) -> bool {
+    matches!(error, watcher::Error::WatchError(status) if status.code == 410)
+        || matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 410)
+}
+
 fn of_client(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => of_status(status),
-        kube::Error::Service(error) => match error.downcast_ref::<Unreachable>() {
-            Some(unreachable) => unreachable.to_string(),
-            None => format!("no answer from the API server: {}", deepest(&**error)),
+        kube::Error::Service(error) => match (error.downcast_ref::<Unreachable>(), error.downcast_ref::<AuthError>()) {
+            (Some(unreachable), _) => unreachable.to_string(),
+            (None, Some(error)) => no_credentials(error),
+            (None, None) => format!("no answer from the API server: {}", deepest(&**error)),
         },
         kube::Error::HyperError(error) => format!("the connection to the API server broke: {}", deepest(error)),
         kube::Error::ReadEvents(error) => format!("the connection to the API server broke: {}", deepest(error)),
         kube::Error::SerdeError(error) => format!("the answer of the API server has not the expected fields: {error}"),
-        kube::Error::Auth(error) => format!("no credentials for the API server: {}", chain(error)),
+        kube::Error::Auth(error) => no_credentials(error),
         error => chain(error),
     }
+}
+
+fn no_credentials(error: &AuthError) -> String {
+    format!("no credentials for the API server: {}", credentials::sentence(error))
 }
 
 fn of_status(status: &kube::core::Status) -> String {
@@ -72,7 +95,7 @@ fn of_status(status: &kube::core::Status) -> String {
 }
 
 /// Texts of teams and proxies are in these answers: no control characters, and no endless page.
-fn one_line(text: &str, most: usize) -> String {
+pub(crate) fn one_line(text: &str, most: usize) -> String {
     let words: Vec<&str> =
         text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|w| !w.is_empty()).collect();
     let mut line = words.join(" ");
@@ -94,7 +117,7 @@ pub(crate) fn deepest(error: &(dyn Error + 'static)) -> String {
 }
 
 /// The texts of an error and its causes, each once.
-fn chain(error: &(dyn Error + 'static)) -> String {
+pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     let (mut text, mut next) = (error.to_string(), error.source());
     while let Some(source) = next {
         let more = source.to_string();
@@ -108,7 +131,7 @@ fn chain(error: &(dyn Error + 'static)) -> String {
 
 #[cfg(test)]
 mod tests {
-    use kube::{core::Status, runtime::watcher};
+    use kube::core::Status;
 
     use super::*;
 
@@ -132,6 +155,19 @@ mod tests {
     fn watch_error_is_that_of_its_request() {
         let error = watcher::Error::InitialListFailed(api(403, "Forbidden", "no"));
         assert_eq!(sentence(&error), "no");
+    }
+
+    #[test]
+    fn watch_whose_version_is_too_old_is_routine_and_has_the_message_alone() {
+        let status = |code: u16| {
+            let (reason, message) =
+                ("Expired".to_owned(), "The resourceVersion for the provided watch is too old.".to_owned());
+            watcher::Error::WatchError(Box::new(Status { code, reason, message, ..Status::default() }))
+        };
+        assert_eq!(sentence(&status(410)), "The resourceVersion for the provided watch is too old.");
+        assert!(is_expired(&status(410)) && !is_expired(&status(500)));
+        assert!(is_expired(&watcher::Error::WatchStartFailed(api(410, "Expired", "too old"))));
+        assert!(!is_expired(&watcher::Error::InitialListFailed(api(403, "Forbidden", "no"))));
     }
 
     #[test]

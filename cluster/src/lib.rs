@@ -4,4 +4,5 @@
 //! [`error::sentence`] alone: the `Display` of `kube::Error` has the debug text of Rust structs.
 
 pub mod client;
+mod credentials;
 pub mod error;

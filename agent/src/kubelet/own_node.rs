@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::StreamExt;
-use gputenancy_cluster::error::sentence;
+use gputenancy_cluster::error::{is_expired, sentence};
 use gputenancy_crds::names::AGENT_MANAGER;
 use k8s_openapi::api::core::v1::{Node, NodeStatus};
 use kube::{
@@ -101,7 +101,8 @@ impl OwnNode {
         while let Some(node) = nodes.next().await {
             match node {
                 Ok(node) => self.update(&node),
-                Err(error) => tracing::warn!(error = sentence(&error), node = self.name, "watch failed"),
+                Err(error) if is_expired(&error) => tracing::debug!(node = self.name, "watch expired, restarting"),
+                Err(error) => tracing::warn!(error = sentence(&error), node = self.name, "watch failed, restarting"),
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use futures::TryStreamExt;
-use gputenancy_cluster::error::sentence;
+use gputenancy_cluster::error::{is_expired, sentence};
 use gputenancy_crds::{GpuNode, GpuNodeSpec, GpuNodeStatus, condition, names::AGENT_MANAGER, reasons};
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::OwnerReference};
 use kube::{
@@ -47,7 +47,8 @@ pub async fn watch(client: Client, node_name: &str, boot_id: &str, watched: &wat
             Ok(Some(watcher::Event::InitDone)) if !listed => ensure(&client, &api, node_name).await,
             Ok(Some(watcher::Event::InitDone)) => {}
             Ok(None) => return,
-            Err(error) => tracing::warn!(error = sentence(&error), gpu_node = node_name, "watch failed"),
+            Err(error) if is_expired(&error) => tracing::debug!(gpu_node = node_name, "watch expired, restarting"),
+            Err(error) => tracing::warn!(error = sentence(&error), gpu_node = node_name, "watch failed, restarting"),
         }
     }
 }

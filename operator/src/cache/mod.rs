@@ -14,7 +14,6 @@ mod watch;
 use std::{collections::BTreeSet, fmt::Debug, sync::Arc};
 
 use futures::{StreamExt as _, TryStreamExt as _};
-use gputenancy_cluster::error::sentence;
 use gputenancy_crds::{GpuGrant, GpuNode, GpuPool, GpuProfile, GpuTenant, GpuTenantSpec, metadata::Unmanaged, names};
 use k8s_openapi::api::{
     core::v1::{ConfigMap, LimitRange},
@@ -256,7 +255,7 @@ fn tenants(client: &Client, triggers: &Triggers) -> reflector::Store<GpuTenant> 
                 Ok(watcher::Event::InitDone) => Trigger::AllTenants,
                 Ok(watcher::Event::Init | watcher::Event::InitApply(_)) => continue,
                 Err(error) => {
-                    tracing::warn!(error = sentence(&error), resource = "gputenants", "watch failed, restarting");
+                    watch::log_restart("gputenants", &error);
                     continue;
                 }
             };

@@ -3,7 +3,7 @@
 use std::{fmt::Debug, time::Duration};
 
 use futures::StreamExt as _;
-use gputenancy_cluster::error::sentence;
+use gputenancy_cluster::error::{is_expired, sentence};
 use kube::{
     Api, Client, Resource, ResourceExt,
     runtime::{WatchStreamExt as _, watcher},
@@ -14,6 +14,15 @@ use super::store::{Change, Projection, Store, Writer};
 
 /// Longest delay before a failed watch starts again: twenty watches then cost a starting API server four requests a second.
 const MAX_BACKOFF: Duration = Duration::from_secs(5);
+
+/// Logs why a watch starts again: a warning, unless it is routine.
+pub fn log_restart(resource: &str, error: &watcher::Error) {
+    if is_expired(error) {
+        tracing::debug!(resource, "watch expired, restarting");
+    } else {
+        tracing::warn!(error = sentence(error), resource, "watch failed, restarting");
+    }
+}
 
 /// Backoff of a failed watch.
 pub fn backoff() -> watcher::ExponentialBackoff {
@@ -67,7 +76,7 @@ where
             while let Some(event) = events.next().await {
                 match event {
                     Ok(event) => writer.apply(event).into_iter().for_each(&mut changed),
-                    Err(error) => tracing::warn!(error = sentence(&error), resource, "watch failed, restarting"),
+                    Err(error) => log_restart(resource, &error),
                 }
             }
         });
@@ -109,7 +118,7 @@ where
                         Ok(event) => writer.apply(event).into_iter().for_each(&mut changed),
                         // the kind may be gone
                         Err(error) if !matches!(serves(&client, api_version, resource).await, Ok(false)) => {
-                            tracing::warn!(error = sentence(&error), resource, "watch failed, restarting");
+                            log_restart(resource, &error);
                         }
                         Err(_) => break,
                     }
