@@ -36,6 +36,7 @@ mod node_health;
 mod patterns;
 pub mod quantity;
 pub mod quota;
+pub mod quota_refusal;
 pub mod reasons;
 mod rollout;
 mod sharing;

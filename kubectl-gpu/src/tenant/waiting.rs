@@ -1,7 +1,7 @@
 //! Waiting workloads with the reason: controllers whose pods are refused, pending pods, and pods inside a virtual cluster that the quota
 //! refuses, which have no pod in the namespace.
 
-use gputenancy_crds::{RefusedPods, VirtualClusterStatus, quota::resource_key};
+use gputenancy_crds::{RefusedPods, VirtualClusterStatus, quota::resource_key, quota_refusal::QuotaRefusal};
 use k8s_openapi::{
     api::core::v1::{Event, Pod, PodCondition},
     jiff::Timestamp,
@@ -13,8 +13,6 @@ use crate::{inside::Inside, units::seconds};
 
 /// Reason of a refusal by the tenant's quota.
 pub(crate) const QUOTA_EXCEEDED: &str = "QuotaExceeded";
-/// Start of the API server's message about the tenant's quota, before the amounts.
-const REFUSAL: &str = "exceeded quota: gputenancy, ";
 
 /// Everything that waits, the longest first; `resources` are pairs of profile and resource.
 pub(super) fn waiting(sources: &Sources, resources: &[(String, String)]) -> Vec<Waiting> {
@@ -83,11 +81,8 @@ fn refused(place: &NamespaceObjects, resources: &[(String, String)], now: Timest
     };
     let one = |event: &Event| {
         let (at, message) = (at(event), event.message.clone().unwrap_or_default());
-        let quota = message.split_once(REFUSAL).map(|(_, amounts)| amounts.to_owned());
-        let requested = |resource: &str| {
-            let requested = quota.as_ref().and_then(|q| q.split(", used: ").next()).unwrap_or_default();
-            requested.split([',', ' ']).any(|part| part.split('=').next() == Some(&resource_key(resource)))
-        };
+        let quota = QuotaRefusal::parse(&message);
+        let requested = |resource: &str| quota.is_some_and(|q| q.requested.of(&resource_key(resource)).is_some());
         let profiles = profiles_of(resources, requested);
         let object = &event.involved_object;
         let reason_of = |text: &str| text.rsplit_once("rror creating: ").map_or(text, |(_, rest)| rest).to_owned();
@@ -99,7 +94,7 @@ fn refused(place: &NamespaceObjects, resources: &[(String, String)], now: Timest
                 object.name.as_deref().unwrap_or("?")
             )),
             reason: if quota.is_some() { QUOTA_EXCEEDED } else { "Refused" }.to_owned(),
-            message: quota.unwrap_or_else(|| reason_of(&message)),
+            message: quota.map_or_else(|| reason_of(&message), |quota| quota.words.to_owned()),
             at: at.map(|t| t.to_string()),
             seconds: at.map(|t| seconds(now.duration_since(t))),
             profiles,

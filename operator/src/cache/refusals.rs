@@ -9,14 +9,13 @@ use std::{
 };
 
 use futures::StreamExt as _;
-use gputenancy_cluster::error::sentence;
-use gputenancy_crds::quantity::Amount;
+use gputenancy_crds::{
+    quantity::Amount,
+    quota_refusal::{self, QuotaAmounts},
+};
 use k8s_openapi::{
     api::events::v1::Event,
-    apimachinery::pkg::{
-        api::resource::Quantity,
-        apis::meta::v1::{MicroTime, Time},
-    },
+    apimachinery::pkg::apis::meta::v1::{MicroTime, Time},
     jiff::Timestamp,
 };
 use kube::{
@@ -27,11 +26,9 @@ use kube::{
 use serde::Deserialize;
 use tokio::sync::watch;
 
-use super::watch::backoff;
+use super::watch::{backoff, log_restart};
 use crate::object_name::ObjectName;
 
-/// Text before the amounts in the API server's message, with the name of the operator's quotas.
-const REFUSAL: &str = "exceeded quota: gputenancy, requested: ";
 /// Longest text of amounts. Notes of Kubernetes' controllers have at most 1 KiB.
 const MAX_AMOUNTS: usize = 1024;
 /// Longest uid: Kubernetes writes 36 characters.
@@ -111,7 +108,7 @@ struct Series {
 impl QuotaRefusal {
     /// Reads an event; `None`: it reports no refusal by the operator's quota, or has a field that no controller writes.
     fn read(event: &SlimEvent) -> Option<Self> {
-        let (amounts, _) = event.note.split_once(REFUSAL)?.1.split_once(", used: ")?;
+        let amounts = quota_refusal::QuotaRefusal::parse(&event.note)?.requested.text();
         let Regarding { api_version, kind, name, uid } = &event.regarding;
         let is_uid =
             !uid.is_empty() && uid.len() <= MAX_UID && uid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
@@ -136,8 +133,7 @@ impl QuotaRefusal {
 
     /// Requests of one pod for the resources that the quota refused, by quota key.
     pub fn requested(&self) -> BTreeMap<String, Amount> {
-        let pairs = self.amounts.split(',').filter_map(|pair| pair.split_once('='));
-        let amounts = pairs.filter_map(|(key, text)| Some((key.trim(), Amount::parse(&Quantity(text.trim().into()))?)));
+        let amounts = QuotaAmounts::of_text(&self.amounts).all();
         let positive = amounts.filter(|(_, amount)| *amount > Amount::default());
         positive.map(|(key, amount)| (key.to_owned(), amount)).collect()
     }
@@ -180,7 +176,7 @@ impl Refusals {
                         namespaces
                     }
                     Err(error) => {
-                        tracing::warn!(error = sentence(&error), resource = "events", "watch failed, restarting");
+                        log_restart("events", &error);
                         continue;
                     }
                 };

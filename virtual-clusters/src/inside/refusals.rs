@@ -7,6 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::{
     GpuTenant, GpuUse,
+    quota::resource_key,
+    quota_refusal::{QuotaAmounts, QuotaRefusal},
     reasons::{self, Reason},
     words::counted,
 };
@@ -31,8 +33,6 @@ const MOST_MADE: usize = 20;
 const MOST_TRIED: usize = 100;
 /// Reason of the syncer's events.
 const SYNCER_REASON: &str = "SyncError";
-/// What the API server of this cluster writes about the tenant's quota.
-const REFUSED: &str = "exceeded quota: gputenancy,";
 
 /// What is read of an event; the team chooses all of it.
 #[derive(Deserialize, Debug, Default, Clone)]
@@ -101,10 +101,7 @@ fn refusals(tenant: &GpuTenant, events: &[SlimEvent]) -> Vec<Refusal> {
 
 /// The profile that is short, and the refusal of a quota in the team's words; `None`: it is no refusal because of GPUs.
 fn text(tenant: &GpuTenant, message: &str) -> Option<(String, String)> {
-    let (_, refusal) = message.split_once(REFUSED)?;
-    let (_, amounts) = refusal.split_once("requested:")?;
-    let (requested, rest) = amounts.split_once(", used:")?;
-    let (used, limited) = rest.split_once(", limited:")?;
+    let QuotaRefusal { requested, used, limited, .. } = QuotaRefusal::parse(message)?;
     let gpus = tenant.status.iter().flat_map(|s| &s.gpus).filter(|gpu| !gpu.resource_name.is_empty());
     let asked = |gpu: &GpuUse| amount(requested, &gpu.resource_name);
     let (gpu, wanted) = gpus.into_iter().find_map(|gpu| Some((gpu, asked(gpu)?)))?;
@@ -140,11 +137,9 @@ fn text(tenant: &GpuTenant, message: &str) -> Option<(String, String)> {
     Some((profile.clone(), text))
 }
 
-/// The amount of a resource in a list such as `requests.cpu=1,requests.nvidia.com/gpu=2`.
-fn amount(list: &str, resource: &str) -> Option<i64> {
-    let mut entries = list.split(',').filter_map(|entry| entry.trim().split_once('='));
-    let (_, amount) = entries.find(|(key, _)| key.strip_prefix("requests.") == Some(resource))?;
-    amount.trim().parse().ok()
+/// The whole number of devices of a resource.
+fn amount(amounts: QuotaAmounts<'_>, resource: &str) -> Option<i64> {
+    amounts.of(&resource_key(resource))?.quantity().0.parse().ok()
 }
 
 /// An event about a pod. Its name follows from pod and reason, so that a second one of it is refused.
