@@ -89,4 +89,8 @@ pub struct Bypass {
     pub counted: MemoryText,
     /// The limit, with the CUDA context of one process.
     pub limit: MemoryText,
+    /// None of its processes has loaded `libcuda.so`: they hold memory of graphics or video, which no limit counts, or a copy of the library
+    /// under another name.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub without_cuda: bool,
 }

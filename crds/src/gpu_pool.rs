@@ -334,7 +334,7 @@ impl AllocationPolicy {
 /// Rules for changing GPUs in use.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
 // A text that is no duration is reported by its own rule: `duration()` of it would be an error of this one too.
-#[x_kube(validation = Rule::new("!has(self.windows) || self.windows.size() == 0 || !has(self.notice) || !self.notice.matches('^[0-9.hmsuµn+]+$') || self.windows.exists(w, !w.duration.matches('^[0-9.hmsuµn+]+$') || duration(w.duration) > duration(self.notice))").message("spec.disruption.notice: longer than every window, so that no owner could ever be evicted; shorten the notice or lengthen a window"))]
+#[x_kube(validation = Rule::new("!has(self.windows) || self.windows.size() == 0 || !has(self.notice) || !self.notice.matches('^[+]?(0|(([0-9]{1,6}([.][0-9]{0,9})?|[.][0-9]{1,9})(ns|us|µs|μs|ms|s|m|h))+)$') || self.windows.exists(w, !w.duration.matches('^[+]?(0|(([0-9]{1,6}([.][0-9]{0,9})?|[.][0-9]{1,9})(ns|us|µs|μs|ms|s|m|h))+)$') || duration(w.duration) > duration(self.notice))").message("spec.disruption.notice: longer than every window, so that no owner could ever be evicted; shorten the notice or lengthen a window"))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Disruption {
     /// When changes may start. Default: any time. When a window closes, a change that still has pods to evict is cancelled; one whose

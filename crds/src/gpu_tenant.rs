@@ -80,7 +80,8 @@ pub struct GpuTenantSpec {
     #[x_kube(
         validation = Rule::new("self.all(k, !k.contains('nvidia.com/') && !k.contains('gputenancy.io/'))").message("spec.resources: GPU resources are budgeted in spec.gpus by profile; remove keys of nvidia.com and gputenancy.io"),
         validation = Rule::new("self.size() <= 32").message("spec.resources: write at most 32 keys"),
-        validation = Rule::new("self.all(k, k.contains('/') ? k.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$') && k.size() <= 253 : k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'resourcequotas', 'services', 'replicationcontrollers', 'secrets', 'persistentvolumeclaims', 'configmaps', 'services.nodeports', 'services.loadbalancers'] || k.matches('^(requests[.])?hugepages-[A-Za-z0-9]{1,40}$'))").message("spec.resources: write keys that a ResourceQuota counts: requests.cpu, limits.memory, pods and the like, count/<resource>.<group>, <class>.storageclass.storage.k8s.io/requests.storage, or requests.<domain>/<name> with at most 63 characters after the slash"),
+        validation = Rule::new("self.all(k, k.contains('/') ? k.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$') && k.size() <= 253 && (k.startsWith('count/') || k.startsWith('requests.') || k.endsWith('.storageclass.storage.k8s.io/requests.storage') || k.endsWith('.storageclass.storage.k8s.io/persistentvolumeclaims') || k.endsWith('.deviceclass.resource.k8s.io/devices')) : k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'resourcequotas', 'services', 'replicationcontrollers', 'secrets', 'persistentvolumeclaims', 'configmaps', 'services.nodeports', 'services.loadbalancers'] || k.matches('^(requests[.])?hugepages-[A-Za-z0-9]{1,40}$'))").message("spec.resources: write keys that a ResourceQuota counts: requests.cpu, limits.memory, pods and the like, count/<resource>.<group>, <class>.storageclass.storage.k8s.io/requests.storage, or requests.<domain>/<name> with at most 63 characters after the slash"),
+        validation = Rule::new("self.all(k, !(k.contains('/') && !k.startsWith('requests.') || k in ['pods', 'resourcequotas', 'services', 'replicationcontrollers', 'secrets', 'persistentvolumeclaims', 'configmaps', 'services.nodeports', 'services.loadbalancers']) || !string(self[k]).matches('[.]|[num]$'))").message("spec.resources: write whole numbers for what is counted (pods, services, count/<resource>.<group> and the like), such as 8"),
     )]
     #[schemars(extend("maxProperties" = 32, "additionalProperties" = {
         "description": "A Kubernetes quantity, such as 64, 500m or 512Gi.",
@@ -170,7 +171,7 @@ pub struct SharingAcknowledgement {
 
 /// A user, group or service account.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq, Eq)]
-#[x_kube(validation = Rule::new("self.kind == 'ServiceAccount' ? has(self.namespace) : !has(self.namespace)").message("spec.owners, spec.viewers: write namespace for a ServiceAccount, and only for it"))]
+#[x_kube(validation = Rule::new("self.kind == 'ServiceAccount' ? has(self.namespace) : !has(self.namespace)").message("write namespace for a ServiceAccount, and only for it"))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Owner {
     /// User, Group or ServiceAccount.

@@ -50,6 +50,59 @@ impl<'a> Devices<'a> {
     }
 }
 
+/// Keys of what Kubernetes itself has, which a quota counts.
+const OWN_KEYS: [&str; 19] = [
+    "cpu",
+    "memory",
+    "ephemeral-storage",
+    "requests.cpu",
+    "requests.memory",
+    "requests.storage",
+    "requests.ephemeral-storage",
+    "limits.cpu",
+    "limits.memory",
+    "limits.ephemeral-storage",
+    "pods",
+    "resourcequotas",
+    "services",
+    "replicationcontrollers",
+    "secrets",
+    "persistentvolumeclaims",
+    "configmaps",
+    "services.nodeports",
+    "services.loadbalancers",
+];
+/// Ends of keys for one class of storage or devices.
+const OF_CLASS: [&str; 3] = [
+    ".storageclass.storage.k8s.io/requests.storage",
+    ".storageclass.storage.k8s.io/persistentvolumeclaims",
+    ".deviceclass.resource.k8s.io/devices",
+];
+
+/// Does a quota count anything under this key? The API server refuses a quota with other keys, or never counts them. As the rule of
+/// `GpuTenant.spec.resources`.
+pub fn is_counted(key: &str) -> bool {
+    let alphanumeric = |c: char| c.is_ascii_alphanumeric();
+    let Some((domain, name)) = key.split_once('/') else {
+        let pages = key.strip_prefix("requests.").unwrap_or(key).strip_prefix("hugepages-");
+        let size = |size: &str| (1..=40).contains(&size.len()) && size.chars().all(alphanumeric);
+        return OWN_KEYS.contains(&key) || pages.is_some_and(size);
+    };
+    let label = |label: &str| {
+        let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        !label.is_empty() && label.chars().all(inner) && !label.starts_with('-') && !label.ends_with('-')
+    };
+    let inner = |c: char| alphanumeric(c) || matches!(c, '-' | '_' | '.');
+    let well_formed = key.len() <= 253
+        && domain.split('.').all(label)
+        && (1..=63).contains(&name.len())
+        && name.chars().all(inner)
+        && name.starts_with(alphanumeric)
+        && name.ends_with(alphanumeric);
+    well_formed
+        && (domain == "count" || domain.starts_with("requests.") || OF_CLASS.iter().any(|end| key.ends_with(end)))
+}
+
 /// The key of an extended resource.
 pub fn resource_key(resource: &str) -> String {
     let [(before, after)] = RESOURCE_KEYS;
@@ -78,6 +131,40 @@ mod tests {
             assert!(keys.iter().all(|key| Devices::under(key) == Some(devices)), "{keys:?}");
         }
         assert_eq!(vec![resource_key("nvidia.com/gpu")], Devices::Resource("nvidia.com/gpu").keys());
+    }
+
+    #[test]
+    fn keys_that_limit_nothing_are_not_counted() {
+        for key in [
+            "requests.cpu",
+            "limits.ephemeral-storage",
+            "services.nodeports",
+            "hugepages-2Mi",
+            "requests.hugepages-1Gi",
+            "count/jobs.batch",
+            "count/pods",
+            "requests.example.com/fpga",
+            "gold.storageclass.storage.k8s.io/requests.storage",
+            "gpu.nvidia.com.deviceclass.resource.k8s.io/devices",
+        ] {
+            assert!(is_counted(key), "{key}");
+        }
+        let long = format!("requests.example.com/{}", "x".repeat(64));
+        for key in [
+            "request.cpu",
+            "limits.storage",
+            "hugepages-",
+            "example.com/fpga",
+            "limits.example.com/fpga",
+            "count/",
+            "requests./fpga",
+            "Requests.example.com/x",
+            "requests.example.com/-x",
+            "gold.storageclass.storage.k8s.io/limits.storage",
+            &long,
+        ] {
+            assert!(!is_counted(key), "{key}");
+        }
     }
 
     #[test]

@@ -132,6 +132,10 @@ fn bypassed_memory_limit_needs_attention() {
     assert_ne!(changed, SHARING);
     let expected = "node gpu-1 GPU 2: pod team-c/experiment-0 bypasses the memory limit of share 0: it uses 30300Mi; the share is limited to 20352Mi (with one CUDA context) and counts 0Mi: correct its image and delete the pod, or set spec.enforcement.onBypass: Evict in the GpuPool";
     assert!(all(&world(&changed)).attention.contains(&expected.to_owned()));
+    let changed = changed.replacen("limit: 20352Mi}", "limit: 20352Mi, withoutCuda: true}", 1);
+    let expected = "node gpu-1 GPU 2: pod team-c/experiment-0 uses 30300Mi on share 0, which has 20352Mi (with one CUDA context), without CUDA: memory of graphics or video is not limited; give the team a profile with MIG or a whole GPU and delete the pod, or set spec.enforcement.onBypass: Evict in the GpuPool";
+    let found = all(&world(&changed)).attention;
+    assert!(found.contains(&expected.to_owned()), "{found:?}");
 }
 
 #[test]

@@ -66,8 +66,19 @@ pub struct Auditor {
     pub node: String,
 }
 
-/// What is remembered of the share of an owner, with the UID of its pod once that is known.
-type States = BTreeMap<(DeviceId, DeviceOwner), (Option<String>, ShareState)>;
+/// What is remembered of the share of each owner.
+type States = BTreeMap<(DeviceId, DeviceOwner), Remembered>;
+
+/// What is remembered of one share.
+#[derive(Clone, Debug, Default)]
+struct Remembered {
+    /// UID of the pod, once it is known.
+    uid: Option<String>,
+    state: ShareState,
+    /// No process of the bypass in progress had loaded CUDA when it was found. A program decides this by the name of its library, so that it
+    /// changes what people read, and not what follows.
+    without_cuda: bool,
+}
 
 /// What one sample leaves to the next.
 #[derive(Default)]
@@ -89,6 +100,8 @@ struct Sampled {
     share: OwnedShare,
     /// UID of the pod of its processes.
     uid: Option<String>,
+    /// Its processes.
+    pids: Vec<u32>,
     seen: Observation,
 }
 
@@ -111,18 +124,30 @@ impl Auditor {
     /// The states after a sample.
     fn decide(&self, sampled: &[Sampled], before: &States) -> States {
         let next = |found: &Sampled| {
-            let Sampled { share, uid, seen } = found;
+            let Sampled { share, uid, pids, seen } = found;
             let key = (share.device.id.clone(), share.owner.clone());
-            let (known, state) = before.get(&key).cloned().unwrap_or_default();
+            let known = before.get(&key).cloned().unwrap_or_default();
             // another pod of the same name, such as of a StatefulSet, begins with nothing
-            let same = known.is_none() || uid.is_none() || known == *uid;
-            let (state, actions) = step(&if same { state } else { ShareState::default() }, seen);
+            let same = known.uid.is_none() || uid.is_none() || known.uid == *uid;
+            let last = if same { known.state } else { ShareState::default() };
+            let (state, actions) = step(&last, seen);
+            // the maps of a process are long, so they are read once
+            let without_cuda = match (last.bypass, state.bypass) {
+                (_, None) => false,
+                (None, Some(_)) => self.without_cuda(pids),
+                (Some(_), Some(_)) => known.without_cuda,
+            };
             for action in &actions {
-                self.act(found, action);
+                self.act(found, action, without_cuda);
             }
-            (key, (uid.clone().or(known), state))
+            (key, Remembered { uid: uid.clone().or(known.uid), state, without_cuda })
         };
         sampled.iter().map(next).collect()
+    }
+
+    /// All of these processes are known, and none has loaded CUDA.
+    fn without_cuda(&self, pids: &[u32]) -> bool {
+        !pids.is_empty() && pids.iter().all(|pid| self.processes.origins().loads_cuda(*pid) == Some(false))
     }
 
     /// Repairs ledgers that containers have damaged, and returns those that were broken.
@@ -191,7 +216,7 @@ impl Auditor {
         let sampled = shares.iter().enumerate().filter_map(|(at, share)| {
             let reads = reads(at, share)?;
             let uid = reads.pids().find_map(|pid| self.processes.origins().pod_uid(pid));
-            Some(Sampled { seen: reads.observe(share), share: share.clone(), uid })
+            Some(Sampled { seen: reads.observe(share), share: share.clone(), uid, pids: reads.pids().collect() })
         });
         let sampled = sampled.collect();
         *ledgers = again.map_or(first, |(_, counts)| counts);
@@ -206,7 +231,7 @@ impl Auditor {
         Some((inventory, origins))
     }
 
-    fn act(&self, Sampled { share, uid, seen }: &Sampled, action: &Action) {
+    fn act(&self, Sampled { share, uid, seen, .. }: &Sampled, action: &Action, without_cuda: bool) {
         match action {
             Action::MemoryHigh(percent) => self.announce(memory_high(&self.node, share, seen, *percent)),
             Action::Endless(count) => self.announce(endless(&self.node, share, *count)),
@@ -215,7 +240,7 @@ impl Auditor {
                 let OwnedShare { owner: DeviceOwner { namespace, pod, container }, device, .. } = share;
                 tracing::warn!(namespace, pod, container, device = %device.id, damaged = finding.broken, "memory limit of a share bypassed");
                 self.metrics.bypass();
-                for notice in bypassed(&self.node, share, uid.as_deref(), finding) {
+                for notice in bypassed(&self.node, share, uid.as_deref(), finding, without_cuda) {
                     self.announce(notice);
                 }
             }
@@ -228,9 +253,8 @@ impl Auditor {
     }
 
     fn report(&self, sampled: &[Sampled], states: &States, bypasses: &watch::Sender<Bypasses>) {
-        let finding = |share: &OwnedShare| {
-            states.get(&(share.device.id.clone(), share.owner.clone())).and_then(|(_, state)| state.bypass.as_ref())
-        };
+        let remembered = |share: &OwnedShare| states.get(&(share.device.id.clone(), share.owner.clone()));
+        let finding = |share: &OwnedShare| remembered(share).and_then(|known| known.state.bypass.as_ref());
         let figures = sampled.iter().map(|Sampled { share, seen, .. }| ShareFigures {
             device: &share.device,
             owner: &share.owner,
@@ -246,10 +270,11 @@ impl Auditor {
             let Finding { used, counted, limit, .. } = finding(share)?;
             // without the UID of the pod nothing can be done about it
             let uid = uid.clone()?;
+            let without_cuda = remembered(share).is_some_and(|known| known.without_cuda);
             let text = |bytes: &u64| MemoryText::from_mib(i64::try_from(bytes >> 20).unwrap_or(i64::MAX));
             Some((
                 share.device.id.clone(),
-                Bypass { uid, used: text(used), counted: text(counted), limit: text(limit) },
+                Bypass { uid, used: text(used), counted: text(counted), limit: text(limit), without_cuda },
             ))
         });
         send_if_changed(bypasses, found.collect());

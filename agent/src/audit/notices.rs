@@ -53,10 +53,19 @@ pub fn resized(node: &str, share: &OwnedShare, before: Size) -> Notice {
 }
 
 /// The events about a bypass: on the pod, if possible by its UID, and on the `GpuNode`.
-pub fn bypassed(node: &str, share: &OwnedShare, uid: Option<&str>, finding: &Finding) -> [Notice; 2] {
+pub fn bypassed(
+    node: &str,
+    share: &OwnedShare,
+    uid: Option<&str>,
+    finding: &Finding,
+    without_cuda: bool,
+) -> [Notice; 2] {
     let DeviceOwner { namespace, pod, container } = &share.owner;
-    let (what, of_pod, of_node) =
-        if finding.broken { damaged(node, share, finding) } else { exceeded(node, share, finding) };
+    let (what, of_pod, of_node) = match (finding.broken, without_cuda) {
+        (true, _) => damaged(node, share, finding),
+        (false, true) => uncounted(node, share, finding),
+        (false, false) => exceeded(node, share, finding),
+    };
     let mut regarding = event::pod(&share.owner);
     regarding.uid = uid.map(str::to_owned);
     let of_pod = format!("container {container}: {what}; {of_pod}, and restart the pod");
@@ -83,6 +92,24 @@ fn exceeded(node: &str, share: &OwnedShare, finding: &Finding) -> (String, &'sta
         mib(*in_ledger),
     );
     (what, "load the library by its name libcuda.so.1", "correct the image or its LD_LIBRARY_PATH and")
+}
+
+/// The same for memory that CUDA has not allocated.
+fn uncounted(node: &str, share: &OwnedShare, finding: &Finding) -> (String, &'static str, &'static str) {
+    let what = format!(
+        "its {} with {} MiB of GPU {} of node {node} {} not loaded libcuda.so: memory of graphics or video, or of a copy of the library under another name, is not limited; share {} has {} MiB (with one CUDA context)",
+        counted(finding.processes, "process"),
+        mib(finding.used),
+        share.device.gpu_uuid,
+        if finding.processes == 1 { "has" } else { "have" },
+        share.device.id,
+        mib(finding.limit),
+    );
+    (
+        what,
+        "use less of such memory, or ask for a MIG instance or a whole GPU",
+        "give the team a profile with MIG or a whole GPU and",
+    )
 }
 
 /// The same for a damaged ledger.
@@ -156,7 +183,7 @@ mod tests {
     #[test]
     fn events_about_a_bypass_name_container_numbers_and_remedy_and_the_team_reads_of_no_other_pod() {
         let finding = Finding { used: 30_300 * MIB, counted: 0, limit: 20_352 * MIB, processes: 1, broken: false };
-        let [of_pod, of_node] = bypassed("gpu-1", &share(), Some("uid"), &finding);
+        let [of_pod, of_node] = bypassed("gpu-1", &share(), Some("uid"), &finding, false);
         assert_eq!(
             (of_pod.regarding.uid.as_deref(), of_node.regarding.kind.as_deref()),
             (Some("uid"), Some("GpuNode"))
@@ -166,9 +193,17 @@ mod tests {
     }
 
     #[test]
+    fn event_about_memory_without_cuda_names_graphics_and_another_profile() {
+        let finding = Finding { used: 30_300 * MIB, counted: 0, limit: 20_352 * MIB, processes: 2, broken: false };
+        let [of_pod, of_node] = bypassed("gpu-1", &share(), Some("uid"), &finding, true);
+        insta::assert_snapshot!(of_pod.note, @"container main: its 2 processes with 30300 MiB of GPU GPU-a of node gpu-1 have not loaded libcuda.so: memory of graphics or video, or of a copy of the library under another name, is not limited; share GPU-a::3 has 20352 MiB (with one CUDA context); use less of such memory, or ask for a MIG instance or a whole GPU, and restart the pod");
+        insta::assert_snapshot!(of_node.note, @"container main of pod team-a/train-0: its 2 processes with 30300 MiB of GPU GPU-a of node gpu-1 have not loaded libcuda.so: memory of graphics or video, or of a copy of the library under another name, is not limited; share GPU-a::3 has 20352 MiB (with one CUDA context); give the team a profile with MIG or a whole GPU and delete the pod, or set spec.enforcement.onBypass: Evict in the GpuPool of the node");
+    }
+
+    #[test]
     fn events_about_a_damaged_ledger_name_the_file() {
         let finding = Finding { used: 300 * MIB, counted: 0, limit: 20_352 * MIB, processes: 1, broken: true };
-        let [of_pod, of_node] = bypassed("gpu-1", &share(), Some("uid"), &finding);
+        let [of_pod, of_node] = bypassed("gpu-1", &share(), Some("uid"), &finding, false);
         insta::assert_snapshot!(of_pod.note, @"container main: a program damaged /run/gputenancy/share/usage, the file that counts the memory of share GPU-a::3 of node gpu-1; the agent has repaired it; by NVML the container has 1 process with 300 MiB, the limit is 20352 MiB (with one CUDA context); let no program write to that file, and restart the pod");
         insta::assert_snapshot!(of_node.note, @"container main of pod team-a/train-0: a program damaged /run/gputenancy/share/usage, the file that counts the memory of share GPU-a::3 of node gpu-1; the agent has repaired it; by NVML the container has 1 process with 300 MiB, the limit is 20352 MiB (with one CUDA context); find the program and delete the pod, or set spec.enforcement.onBypass: Evict in the GpuPool of the node");
     }

@@ -73,6 +73,14 @@ impl Origins {
         pod_uid(&fs::read_to_string(task.join("cgroup")).ok()?)
     }
 
+    /// Whether a process has loaded the library of CUDA's driver; `None` if it has ended, or its memory map cannot be read.
+    pub fn loads_cuda(&self, pid: u32) -> Option<bool> {
+        let task = living_task(&self.proc_root.join(pid.to_string()))?;
+        let maps = fs::read(task.join("maps")).ok()?;
+        let mut files = maps.split(|byte| *byte == b'\n').filter_map(|line| line.rsplit(|byte| *byte == b'/').next());
+        Some(files.any(|name| name.starts_with(b"libcuda.so")))
+    }
+
     fn container(&self, id: &str) -> Option<DeviceOwner> {
         let logs = fs::read_dir(&self.logs).ok()?.flatten();
         logs.into_iter().find_map(|log| named(log.file_name().to_str()?, id))
@@ -208,6 +216,21 @@ mod tests {
         let former = Origin::Former(Some(container.clone()), UID.to_owned());
         assert_eq!([7, 8, 9].map(|pid| origins.of(pid)), [former.clone(), former, Origin::Pod(Some(container))]);
         assert_eq!([8, 10].map(|pid| origins.pod_uid(pid)), [Some(UID.to_owned()), None]);
+    }
+
+    #[test]
+    fn program_that_has_loaded_cuda_is_known_by_its_memory_map() {
+        let line = |file: &str| format!("7f0000000000-7f0000001000 r-xp 00000000 08:01 42    {file}\n");
+        let (_root, origins) =
+            node(&[(7, "7 (train) S 1 7", ""), (8, "8 (game) S 1 8", ""), (9, "9 (train) S 1 9", "")]);
+        let maps = |pid: u32, files: &[&str]| {
+            let text: String = files.iter().map(|file| line(file)).collect();
+            fs::write(origins.proc_root.join(format!("{pid}/maps")), text).unwrap();
+        };
+        maps(7, &["/usr/bin/train", "/usr/lib/x86_64-linux-gnu/libcuda.so.580.65.06"]);
+        maps(8, &["/usr/bin/game", "/usr/lib/libnvidia-glcore.so.580.65.06", "/srv/libcuda.so/data"]);
+        // the map of process 9 cannot be read, and process 10 has ended
+        assert_eq!([7, 8, 9, 10].map(|pid| origins.loads_cuda(pid)), [Some(true), Some(false), None, None]);
     }
 
     #[test]

@@ -87,8 +87,14 @@ fn sandboxed(share: &ShareState) -> Option<String> {
 
 /// A pod that goes past the memory limit of its share.
 fn bypass(share: &ShareState) -> Option<String> {
-    let Bypass { used, counted, limit, .. } = share.bypass.as_ref()?;
+    let Bypass { uid: _, used, counted, limit, without_cuda } = share.bypass.as_ref()?;
     let DeviceOwner { namespace, pod, .. } = share.device.owner.as_ref()?;
+    if *without_cuda {
+        return Some(format!(
+            "pod {namespace}/{pod} uses {used} on share {}, which has {limit} (with one CUDA context), without CUDA: memory of graphics or video is not limited; give the team a profile with MIG or a whole GPU and delete the pod, or set spec.enforcement.onBypass: Evict in the GpuPool",
+            share.number
+        ));
+    }
     Some(format!(
         "pod {namespace}/{pod} bypasses the memory limit of share {}: it uses {used}; the share is limited to {limit} (with one CUDA context) and counts {counted}: correct its image and delete the pod, or set spec.enforcement.onBypass: Evict in the GpuPool",
         share.number

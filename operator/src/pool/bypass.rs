@@ -108,7 +108,13 @@ fn owner<'f>(
 }
 
 fn reason(node: &str, gpu: &GpuState, share: &ShareState, bypass: &Bypass) -> String {
-    let Bypass { used, counted, limit, .. } = bypass;
+    let Bypass { uid: _, used, counted, limit, without_cuda } = bypass;
+    if *without_cuda {
+        return format!(
+            "the pod uses {used} on share {} of GPU {} of node {node}, whose limit is {limit}, and its programs have not loaded libcuda.so: memory of graphics or video is not limited; use less of it, or ask for a MIG instance or a whole GPU",
+            share.number, gpu.index
+        );
+    }
     format!(
         "the pod bypasses the memory limit of share {} of GPU {} of node {node}: its processes use {used}, and the limit of {limit} counts {counted} of it; let its programs load libcuda.so.1 from the usual path",
         share.number, gpu.index

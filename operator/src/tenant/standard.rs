@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, str::FromStr};
 
-use gputenancy_crds::quantity::Amount;
+use gputenancy_crds::{quantity::Amount, quota::is_counted};
 use k8s_openapi::{api::networking::v1::NetworkPolicyEgressRule, apimachinery::pkg::api::resource::Quantity};
 use serde::Deserialize;
 
@@ -45,6 +45,14 @@ pub enum StandardError {
     /// A limit of a GPU resource: it would admit GPUs that no tenant is granted.
     #[error("defaultResources.{0}: GPUs are budgeted in spec.gpus of each GpuTenant; remove the key")]
     Gpu(String),
+    /// A limit that no quota counts.
+    #[error(
+        "defaultResources.{0}: a ResourceQuota counts nothing under this key; write one such as requests.cpu, pods or count/<resource>.<group>"
+    )]
+    Key(String),
+    /// A default request of something that no container has by default.
+    #[error("defaultRequests.{0}: write cpu, memory or ephemeral-storage")]
+    Request(String),
 }
 
 impl FromStr for Standard {
@@ -64,6 +72,13 @@ impl FromStr for Standard {
         let is_gpu = |key: &str| key.contains("nvidia.com/") || key.contains("gputenancy.io/");
         if let Some((key, _)) = standard.resources().find(|(key, _)| is_gpu(key)) {
             return Err(StandardError::Gpu(key.clone()));
+        }
+        if let Some((key, _)) = standard.resources().find(|(key, _)| !is_counted(key)) {
+            return Err(StandardError::Key(key.clone()));
+        }
+        let known = |resource: &str| matches!(resource, "cpu" | "memory" | "ephemeral-storage");
+        if let Some((resource, _)) = standard.requests().find(|(resource, _)| !known(resource)) {
+            return Err(StandardError::Request(resource.clone()));
         }
         // the API server's default: what is written must equal what is read
         for port in standard.egress.iter_mut().flat_map(|rule| rule.ports.iter_mut().flatten()) {
@@ -106,6 +121,11 @@ mod tests {
         assert!(refusal(r#"{"defaultResources": {"pods": "few"}}"#).contains("defaultResources.pods: \"few\""));
         let gpu = refusal(r#"{"defaultResources": {"requests.nvidia.com/gpu": "1"}}"#);
         assert!(gpu.contains("spec.gpus of each GpuTenant"), "{gpu}");
+        assert!(refusal(r#"{"defaultResources": {"request.cpu": "8"}}"#).contains("defaultResources.request.cpu: "));
+        assert!(
+            refusal(r#"{"defaultResources": {"example.com/fpga": "8"}}"#).contains("counts nothing under this key")
+        );
+        assert!(refusal(r#"{"defaultRequests": {"pods": "1"}}"#).contains("defaultRequests.pods: write cpu, memory"));
         assert!(refusal(r#"{"ingress": []}"#).contains("unknown field `ingress`"));
     }
 }
