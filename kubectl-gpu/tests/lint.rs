@@ -436,6 +436,81 @@ fn lint_reports_each_mistake_of_a_rule_in_its_place() {
 }
 
 #[test]
+fn lint_reports_mistakes_in_metadata_with_all_others() {
+    let tenant = |metadata: &str, count: &str| {
+        let spec = format!("{{namespaces: [{{name: a}}], gpus: [{{profile: small, count: {count}}}]}}");
+        format!("apiVersion: gputenancy.io/v1alpha1\nkind: GpuTenant\nmetadata: {metadata}\nspec: {spec}\n")
+    };
+    let found = |metadata: &str, count: &str| {
+        let report = lint(&[text("new.yaml", &tenant(metadata, count))]);
+        report.findings.into_iter().map(|f| (f.field, f.message)).collect::<Vec<_>>()
+    };
+    for (metadata, count, expected) in [
+        ("{}", "x", &[("metadata.name", "is missing"), ("spec.gpus[0].count", "is the text \"x\"")][..]),
+        ("{name: Team_A}", "1", &[("metadata.name", "\"Team_A\" is no name")]),
+        ("{name: a, lables: {b: c}}", "1", &[("metadata.lables", "did you mean labels?")]),
+    ] {
+        let found = found(metadata, count);
+        for (field, words) in expected {
+            assert!(found.iter().any(|(f, m)| f == field && m.contains(words)), "{metadata}: {field} in {found:?}");
+        }
+    }
+}
+
+#[test]
+fn lint_reports_keys_and_amounts_that_no_quota_counts() {
+    let found = |resources: &str| {
+        let spec = format!("{{namespaces: [{{name: a}}], resources: {{{resources}}}}}");
+        let tenant =
+            format!("apiVersion: gputenancy.io/v1alpha1\nkind: GpuTenant\nmetadata: {{name: a}}\nspec: {spec}\n");
+        let report = lint(&[text("new.yaml", &tenant)]);
+        report.findings.into_iter().map(|f| format!("{}: {}", f.field, f.message)).collect::<Vec<_>>()
+    };
+    for key in [
+        "requests.cpu",
+        "pods",
+        "hugepages-2Mi",
+        "count/jobs.batch",
+        "requests.example.com/fpga",
+        "gold.storageclass.storage.k8s.io/persistentvolumeclaims",
+        "request.cpu",
+        "example.com/fpga",
+        "limits.example.com/fpga",
+        "count/",
+        "gold.storageclass.storage.k8s.io/limits.storage",
+    ] {
+        let found = found(&format!("{key}: 8"));
+        // the rule of the schema and the function of the operator
+        assert_eq!(found.is_empty(), gputenancy_crds::quota::is_counted(key), "{key}: {found:?}");
+    }
+    for (resources, fine) in [
+        ("pods: 8", true),
+        ("pods: 1k", true),
+        ("pods: 1500m", false),
+        ("count/jobs.batch: '0.5'", false),
+        ("services.nodeports: '1.5'", false),
+        ("requests.cpu: 1500m", true),
+        ("requests.memory: 1.5Gi", true),
+        ("requests.example.com/fpga: 500m", true),
+    ] {
+        let found = found(resources);
+        assert_eq!(found.is_empty(), fine, "{resources}: {found:?}");
+        assert!(fine || found[0].contains("spec.resources: write whole numbers"), "{found:?}");
+    }
+}
+
+/// A plan of a fleet whose tenants were written before a rule must be possible.
+#[test]
+fn objects_of_a_snapshot_keep_to_the_rules_of_their_time() {
+    let tenant = "{apiVersion: gputenancy.io/v1alpha1, kind: GpuTenant, metadata: {name: a}, spec: {namespaces: [{name: a}], resources: {request.cpu: 8}}}";
+    let snapshot = format!("apiVersion: gputenancy.io/v1alpha1\nkind: PlanSnapshot\nitems: [{tenant}]\n");
+    let read = kubectl_gpu::input::documents(&[text("snapshot.yaml", &snapshot)]).unwrap();
+    assert_eq!(read.documents.len(), 1);
+    let refused = kubectl_gpu::input::documents(&[text("manifest.yaml", tenant)]).unwrap_err().to_string();
+    assert!(refused.contains("write keys that a ResourceQuota counts"), "{refused}");
+}
+
+#[test]
 fn policies_refuse_the_variables_of_the_admission_module() {
     use gputenancy_crds::admission::{
         CAPABILITIES_VARIABLE, DEVICE_VARIABLES, LIMIT_VARIABLE_PREFIXES, PRELOAD_VARIABLES,

@@ -201,6 +201,28 @@ fn memory_is_summed_over_namespaces() {
 }
 
 #[test]
+fn amounts_are_written_as_the_resource_is_counted() {
+    let mut seen = seen();
+    let quota = seen.namespaces[0].quota.as_mut().unwrap();
+    for (key, amount) in [
+        ("gold.storageclass.storage.k8s.io/persistentvolumeclaims", "1024"),
+        ("gold.storageclass.storage.k8s.io/requests.storage", "1024Gi"),
+        ("hugepages-2Mi", "4Gi"),
+        ("pods", "5000"),
+    ] {
+        quota.spec.hard.insert(key.into(), of(json!(amount)));
+    }
+    let report = report(&seen);
+    let limit = |key: &str| {
+        let resource = report.resources.iter().find(|r| r.resource == key).unwrap();
+        resource.budget.clone().unwrap()
+    };
+    assert_eq!(limit("gold.storageclass.storage.k8s.io/persistentvolumeclaims"), "1024");
+    assert_eq!(limit("gold.storageclass.storage.k8s.io/requests.storage"), "1Ti");
+    assert_eq!(limit("hugepages-2Mi"), "4Gi");
+}
+
+#[test]
 fn budget_of_a_default_limit_is_the_sum_of_quotas() {
     let mut seen = seen();
     for (place, most) in seen.namespaces.iter_mut().zip(["1", "3"]) {

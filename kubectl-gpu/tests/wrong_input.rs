@@ -170,6 +170,50 @@ fn missing_file_and_empty_folder_are_refused() {
     assert!(refused(&run(&pruned)).contains("no file with the ending"), "nothing may be pruned for an empty folder");
 }
 
+#[test]
+fn input_without_an_object_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let empty = [file("empty.yaml", ""), file("comments.yaml", "# nothing\n---\n"), "-".to_owned()];
+    let verbs: [&[&str]; 3] = [&["plan", "--snapshot", SHARING, "-f"], &["status", "--snapshot"], &["lint"]];
+    for (verb, input) in verbs.iter().flat_map(|verb| empty.iter().map(move |input| (verb, input))) {
+        let output = run(&[*verb, &[input.as_str()]].concat());
+        let text = [output.stdout, output.stderr].map(|part| String::from_utf8(part).unwrap()).concat();
+        assert!(
+            output.status.code() == Some(1) && text.contains("there is no object in the input"),
+            "{verb:?}: {text}"
+        );
+    }
+    let others = file("others.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n");
+    let text = refused(&run(&["plan", "--snapshot", SHARING, "--prune", "--exit-code", "-f", &others]));
+    assert!(text.contains("--prune deletes objects of the kinds that the manifests have"), "{text}");
+}
+
+/// A plugin for credentials is not run by this program alone: what it says is shown, and its variables are not.
+#[test]
+fn failing_credential_plugin_is_named_without_its_variables() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = kubeconfig(&folder, "http://127.0.0.1:1");
+    let mut config: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let plugin = json!({
+        "apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never", "command": "sh",
+        "args": ["-c", "echo the login has expired >&2; exit 3"], "env": [{"name": "TOKEN", "value": "secret"}],
+    });
+    config["users"] = json!([{"name": "u", "user": {"exec": plugin}}]);
+    std::fs::write(&file, config.to_string()).unwrap();
+    let text = refused(&run(&["status", "--kubeconfig", &file.display().to_string()]));
+    for words in
+        ["the credential plugin sh of the kubeconfig failed (exit status: 3)", "the login has expired", "log in again"]
+    {
+        assert!(text.contains(words), "{words} in {text}");
+    }
+    assert!(!text.contains("secret"), "{text}");
+}
+
 /// What prints without a cluster, with its arguments.
 const PRINTERS: [&[&str]; 5] = [
     &["status", "--snapshot", SHARING],

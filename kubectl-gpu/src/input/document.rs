@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant};
+use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant, manifest::USERS_WRITE};
 use gputenancy_engine::{
     maintenance::MaintenanceRequest,
     projection::{SlimNode, SlimSlice},
@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_path_to_error::Segment;
 
-use super::{Finding, Located, Text, finding::ok_unless, located::token, schema};
+use super::{Finding, Located, Text, finding::ok_unless, located::token, schema, structure};
 use crate::records::{BudgetRecord, PodRecord};
 
 const GROUP: &str = "gputenancy.io";
@@ -63,6 +63,15 @@ pub struct Reading {
     pub ignored: Vec<String>,
 }
 
+/// Where an object comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// A manifest, which the API server will check.
+    Manifest,
+    /// A snapshot, of objects that the API server has accepted, by this or an earlier version of the rules.
+    Snapshot,
+}
+
 /// All documents of files, sorted by their use.
 #[derive(Debug, Default)]
 pub struct Classified {
@@ -95,37 +104,59 @@ pub fn values(texts: &[Text]) -> Result<Vec<Value>, Box<dyn Error>> {
 /// Reads all documents of all files, lists and snapshots opened up; or every mistake in them.
 pub fn documents(texts: &[Text]) -> Result<Reading, Box<dyn Error>> {
     let mut classified = Classified::default();
-    classified.each(texts, Classified::open);
+    classified.each(texts, |classified, document| classified.open(document, Source::Manifest));
     ok_unless(&classified.errors, classified.reading)
 }
 
 impl Classified {
     fn each(&mut self, texts: &[Text], take: impl Fn(&mut Self, Located)) {
+        let mut nothing = true;
         for text in texts {
             match Located::read(text) {
-                Ok(documents) => documents.into_iter().for_each(|document| take(self, document)),
-                Err(error) => self.errors.push(error),
+                Ok(documents) => {
+                    nothing &= documents.iter().all(|document| document.value.is_null());
+                    for document in documents {
+                        take(self, document);
+                    }
+                }
+                Err(error) => {
+                    nothing = false;
+                    self.errors.push(error);
+                }
             }
+        }
+        // a pipe whose first program failed must not look like manifests without a mistake
+        if let (true, Some(text)) = (nothing, texts.first()) {
+            self.errors.push(Finding {
+                file: text.name.clone(),
+                line: 1,
+                object: String::new(),
+                field: String::new(),
+                message: "there is no object in the input: name files with manifests, or see why the command before the pipe wrote none"
+                    .to_owned(),
+            });
         }
     }
 
     fn sort(&mut self, document: Located) {
         match (document.text("/apiVersion").unwrap_or_default(), document.text("/kind")) {
             ("v1", Some("List")) => document.into_items().for_each(|item| self.sort(item)),
-            ("v1", Some("Node")) | ("resource.k8s.io/v1", Some("ResourceSlice")) => self.open(document),
-            (version, Some(_)) if version.starts_with(GROUP) => self.open(document),
+            ("v1", Some("Node")) | ("resource.k8s.io/v1", Some("ResourceSlice")) => {
+                self.open(document, Source::Manifest);
+            }
+            (version, Some(_)) if version.starts_with(GROUP) => self.open(document, Source::Manifest),
             (_, Some(_)) => self.others.push(document),
             (_, None) => self.unknown += 1,
         }
     }
 
-    fn open(&mut self, document: Located) {
-        if let Err(error) = self.try_open(document) {
+    fn open(&mut self, document: Located, source: Source) {
+        if let Err(error) = self.try_open(document, source) {
             self.errors.push(error);
         }
     }
 
-    fn try_open(&mut self, document: Located) -> Result<(), Finding> {
+    fn try_open(&mut self, document: Located, source: Source) -> Result<(), Finding> {
         let text = |field: &str| {
             let missing = || document.finding(field, "is missing: write the object as kubectl takes it");
             document.text(field).ok_or_else(missing)
@@ -145,7 +176,8 @@ impl Classified {
                         self.errors.push(document.finding("/takenAt", message));
                     }
                 }
-                document.into_items().for_each(|item| self.open(item));
+                let source = if kind == "PlanSnapshot" { Source::Snapshot } else { source };
+                document.into_items().for_each(|item| self.open(item, source));
                 return Ok(());
             }
             (VERSION, "GpuProfile") => typed(&document).map(Object::Profile),
@@ -166,16 +198,31 @@ impl Classified {
                 return Ok(());
             }
         };
-        let refused = schema::check(kind, &document.value);
-        let known = self.errors.len();
+        let users_write = USERS_WRITE.contains(&kind);
+        let nameless = document.text("/metadata/name").is_none_or(str::is_empty);
+        let mut refused = Vec::new();
+        if nameless {
+            let message = "is missing, or no text: words like n and on need quotes";
+            refused.push(("/metadata/name".to_owned(), message.to_owned()));
+        }
+        if users_write && source == Source::Manifest {
+            refused.extend(structure::metadata(&document.value));
+        }
+        if source == Source::Manifest {
+            refused.extend(schema::check(kind, &document.value));
+        }
+        let found = !refused.is_empty();
         self.errors.extend(refused.into_iter().map(|(pointer, message)| document.finding(&pointer, message)));
         let object = match object {
-            // the schema has found it, and all others
-            Err(_) if self.errors.len() > known => return Ok(()),
+            // it is known, with all others
+            Err(_) if found => return Ok(()),
             object => object?,
         };
+        if nameless {
+            return Ok(());
+        }
         self.reading.documents.push(Document { file: document.file.clone(), line: document.line(""), object });
-        if matches!(kind, "GpuProfile" | "GpuPool" | "GpuTenant") {
+        if users_write {
             self.ours.push(document);
         }
         Ok(())
@@ -183,10 +230,6 @@ impl Classified {
 }
 
 fn typed<K: DeserializeOwned>(document: &Located) -> Result<Box<K>, Finding> {
-    if document.text("/metadata/name").is_none_or(str::is_empty) {
-        let message = "is missing, or no text: words like n and on need quotes";
-        return Err(document.finding("/metadata/name", message));
-    }
     serde_path_to_error::deserialize(&document.value).map(Box::new).map_err(|error| {
         let pointer: String = error.path().iter().filter_map(segment).collect();
         document.finding(&pointer, error.inner().to_string())

@@ -5,6 +5,8 @@ use std::{
     sync::LazyLock,
 };
 
+use gputenancy_crds::quantity::Amount;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use regex::Regex;
 use serde_json::Value;
 
@@ -182,6 +184,9 @@ fn string(schema: &Value, text: &str) -> Option<String> {
         // other texts have rules with messages
         (!matches).then(|| match schema.get("format").and_then(Value::as_str) {
             Some("date") => format!("\"{text}\" is no date: write one such as 2026-11-24"),
+            _ if Amount::parse(&Quantity(text.to_owned())) == Some(Amount::default()) => {
+                format!("\"{text}\" is nothing: write an amount above zero, such as 8, 500m or 10Gi")
+            }
             _ => format!("\"{text}\" is no quantity: write a number that is not negative, such as 8, 500m or 10Gi"),
         })
     };

@@ -30,6 +30,53 @@ pub(super) fn mistakes(schema: &Value, value: &Value, pointer: &str) -> Vec<(Str
     unknown.chain(missing).collect()
 }
 
+/// Fields of an object's metadata, in Kubernetes' `ObjectMeta`.
+const METADATA: [&str; 15] = [
+    "annotations",
+    "creationTimestamp",
+    "deletionGracePeriodSeconds",
+    "deletionTimestamp",
+    "finalizers",
+    "generateName",
+    "generation",
+    "labels",
+    "managedFields",
+    "name",
+    "namespace",
+    "ownerReferences",
+    "resourceVersion",
+    "selfLink",
+    "uid",
+];
+/// Longest name of an object.
+const LONGEST_NAME: usize = 253;
+
+/// Mistakes in the metadata of an object that users write, which no schema of a CRD has.
+pub(super) fn metadata(object: &Value) -> Vec<(String, String)> {
+    let fields = object.get("metadata").and_then(Value::as_object).into_iter().flatten();
+    let unknown = fields.map(|(name, _)| name).filter(|name| !METADATA.contains(&name.as_str()));
+    let unknown = unknown
+        .map(|name| (format!("/metadata/{}", token(name)), format!("is not known: {}", instead(name, &METADATA))));
+    let name =
+        object.pointer("/metadata/name").and_then(Value::as_str).filter(|name| !name.is_empty() && !is_name(name));
+    let wrong = name.map(|name| {
+        let message = format!(
+            "\"{name}\" is no name: write at most {LONGEST_NAME} lower-case letters, digits, dashes and dots, such as team-a"
+        );
+        ("/metadata/name".to_owned(), message)
+    });
+    unknown.chain(wrong).collect()
+}
+
+/// A DNS subdomain of RFC 1123, as the API server asks for.
+fn is_name(name: &str) -> bool {
+    let label = |label: &str| {
+        let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        !label.is_empty() && label.chars().all(inner) && !label.starts_with('-') && !label.ends_with('-')
+    };
+    name.len() <= LONGEST_NAME && name.split('.').all(label)
+}
+
 /// What to write instead of an unknown field.
 fn instead(name: &str, known: &[&str]) -> String {
     let nearest = known.iter().map(|other| (distance(name, other), other)).min();
@@ -105,6 +152,20 @@ mod tests {
             ("/spec/name", "is missing: Name of the team"),
         ];
         assert_eq!(found, expected.map(|(at, message)| (at.to_owned(), message.to_owned())));
+    }
+
+    #[test]
+    fn metadata_has_known_fields_and_a_name_of_dns() {
+        let metadata_of = |fields: Value| metadata(&json!({"metadata": fields}));
+        let found = |fields: Value| metadata_of(fields).into_iter().map(|(at, _)| at).collect::<Vec<_>>();
+        for name in ["team-a", "a.b-1.c", &"x".repeat(253)] {
+            assert!(metadata_of(json!({"name": name, "labels": {}})).is_empty(), "{name}");
+        }
+        for name in ["Team_A", "-a", "a.", "a..b", &"x".repeat(254)] {
+            assert_eq!(found(json!({"name": name})), ["/metadata/name"], "{name}");
+        }
+        let misspelt = metadata_of(json!({"name": "a", "lables": {}}));
+        assert_eq!(misspelt, [("/metadata/lables".to_owned(), "is not known: did you mean labels?".to_owned())]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use gputenancy_crds::manifest::USERS_WRITE;
 use kube::ResourceExt as _;
 use serde::Serialize;
 use serde_json::Value;
@@ -50,6 +51,9 @@ pub fn propose(before: &World, reading: Reading, delete: &[String], prune: bool)
         going.insert(name);
     }
     let given: BTreeSet<Name> = reading.documents.iter().filter_map(|d| name_of(&d.object)).collect();
+    if prune && !given.iter().any(|(kind, _)| USERS_WRITE.contains(kind)) {
+        return Err("--prune deletes objects of the kinds that the manifests have, and they have no GpuProfile, GpuPool or GpuTenant: name the folder of these".to_owned());
+    }
     if prune {
         let kinds: BTreeSet<&str> = given.iter().map(|(kind, _)| *kind).collect();
         going.extend(existing.into_iter().filter(|n| kinds.contains(n.0) && !given.contains(n)));
