@@ -64,6 +64,33 @@ fn full_name_is_that_of_workloads_and_leaves_what_programs_and_policies_name() {
 }
 
 #[test]
+fn longest_full_name_leaves_room_for_every_suffix() {
+    let longest = format!("fullnameOverride=g{}", "x".repeat(37));
+    for object in release(&[&longest]).iter().filter(|o| NAMED.contains(&text(o, "/kind"))) {
+        let name = text(object, "/metadata/name");
+        assert!(name.len() <= 63, "{} {name} has {} characters", text(object, "/kind"), name.len());
+    }
+    let (fine, refusal) = template("", &[&format!("{longest}x")]);
+    assert!(!fine && refusal.contains("maxLength"), "{refusal}");
+}
+
+#[test]
+fn keys_of_limits_and_requests_of_every_tenant_are_checked() {
+    for (wrong, words) in [
+        ("tenants.defaultResources.request\\.cpu=8", "request.cpu"),
+        ("tenants.defaultResources.example\\.com/fpga=8", "example.com/fpga"),
+        ("tenants.defaultRequests.pods=1", "pods"),
+    ] {
+        let (fine, text) = template("", &[wrong]);
+        assert!(!fine && text.contains(words), "{wrong}: {text}");
+    }
+    for right in ["tenants.defaultResources.requests\\.example\\.com/fpga=8", "tenants.defaultResources.count/pods=8"] {
+        let (fine, text) = template("", &[right]);
+        assert!(fine, "{right}: {text}");
+    }
+}
+
+#[test]
 fn common_labels_are_on_all_objects_and_pods_but_in_no_selector() {
     let (plain, labelled) = (release(&[]), release(&["commonLabels.team=platform", "commonLabels.example\\.com/a=b"]));
     for (before, after) in plain.iter().zip(&labelled) {
@@ -145,8 +172,9 @@ fn operator_pods_spread_by_the_values() {
     assert_eq!(pod(&spread)["topologySpreadConstraints"][0]["labelSelector"], own);
     let labelled = format!("{zone}.labelSelector.matchLabels.a=b");
     assert_eq!(
-        pod(&[&spread[..], &[&labelled]].concat())["topologySpreadConstraints"][0]["labelSelector"]["matchLabels"]["a"],
-        "b"
+        pod(&[&spread[..], &[&labelled]].concat())["topologySpreadConstraints"][0]["labelSelector"],
+        json!({"matchLabels": {"a": "b"}}),
+        "as it is written"
     );
     let affinity = pod(&["operator.affinity.podAffinity.a=b"]);
     assert_eq!(affinity["affinity"], json!({"podAffinity": {"a": "b"}}), "replaces the default");
