@@ -32,12 +32,36 @@ struct Entries {
     published: DeviceLists,
     /// Withdrawn devices that kubelet may have chosen just before: allocated until [`AllocationJournal::end_withdrawal`].
     withdrawn: BTreeSet<DeviceId>,
+    /// How many requests of kubelet for each device are being answered.
+    requested: BTreeMap<DeviceId, u32>,
     /// Allocated devices for which kubelet has reported no owner yet.
     unconfirmed: BTreeMap<DeviceId, Instant>,
     /// Devices with an owner.
     owned: BTreeSet<DeviceId>,
     /// Which GPU a pod gets devices of.
     policy: AllocationPolicy,
+}
+
+/// A request of kubelet for devices, until it is dropped.
+#[derive(Debug)]
+pub struct Request<'a> {
+    journal: &'a AllocationJournal,
+    ids: Vec<DeviceId>,
+}
+
+impl Drop for Request<'_> {
+    fn drop(&mut self) {
+        let mut entries = self.journal.entries();
+        for id in &self.ids {
+            let ends = entries.requested.get_mut(id).is_some_and(|count| {
+                *count = count.saturating_sub(1);
+                *count == 0
+            });
+            if ends {
+                entries.requested.remove(id);
+            }
+        }
+    }
 }
 
 impl AllocationJournal {
@@ -98,9 +122,24 @@ impl AllocationJournal {
         self.entries().published.clone()
     }
 
-    /// Withdrawn devices are not allocated from now on. True if there were some.
-    pub fn end_withdrawal(&self) -> bool {
-        !std::mem::take(&mut self.entries().withdrawn).is_empty()
+    /// Kubelet asks for these devices. It may have chosen them before they were withdrawn, and a refusal fails its pod: what is withdrawn while the
+    /// request is answered stays allocatable for it.
+    pub fn request(&self, ids: &[DeviceId]) -> Request<'_> {
+        let mut entries = self.entries();
+        for id in ids {
+            let count = entries.requested.entry(id.clone()).or_default();
+            *count = count.saturating_add(1);
+        }
+        Request { journal: self, ids: ids.to_vec() }
+    }
+
+    /// Withdrawn devices are not allocated from now on; true if there were some. `None`: kubelet asks for some of them right now, and these stay.
+    pub fn end_withdrawal(&self) -> Option<bool> {
+        let mut entries = self.entries();
+        let Entries { withdrawn, requested, .. } = &mut *entries;
+        let some = !withdrawn.is_empty();
+        withdrawn.retain(|id| requested.contains_key(id));
+        withdrawn.is_empty().then_some(some)
     }
 
     /// Records the devices with owners in kubelet's response to a query sent at `queried`; returns the allocations that are still

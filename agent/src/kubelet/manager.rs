@@ -528,7 +528,7 @@ impl<'a> Manager<'a> {
         }
         let advertised = |id: &DeviceId| wanted.values().any(|list| list.contains_key(id));
         // queried after the end of the withdrawal, so that no allocation comes in between
-        let ended = self.journal().end_withdrawal();
+        let Some(ended) = self.journal().end_withdrawal() else { return false };
         let unconfirmed = if ended { self.update_owners().await } else { observed.unconfirmed.clone() };
         unconfirmed.is_some_and(|unconfirmed| unconfirmed.iter().all(advertised))
     }

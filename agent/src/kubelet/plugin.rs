@@ -122,6 +122,7 @@ impl DevicePlugin for Plugin {
         let mut container_responses = Vec::new();
         for container in request.into_inner().container_requests {
             let ids = ids(container.devices_ids);
+            let _request = self.lookup.journal.request(&ids);
             let sandboxed = self.sandboxed(&ids).await.map_err(|error| {
                 tracing::warn!(resource = self.resource, error, "refused allocation");
                 self.metrics.refused_allocation("Sandboxed");
@@ -163,6 +164,7 @@ impl Plugin {
     /// The devices that kubelet can choose from, and how their GPUs are connected. If NVML does not answer none counts as occupied, and
     /// `Allocate` refuses.
     async fn candidates(&self, available: &[DeviceId]) -> (Vec<Candidate>, Arc<Connections>) {
+        let _request = self.lookup.journal.request(available);
         let devices = self.checked_devices(available);
         let inventory = self.handover.processes(devices.values()).await.ok();
         let connections = inventory.as_ref().map(|inventory| inventory.connections.clone()).unwrap_or_default();

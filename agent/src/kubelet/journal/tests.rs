@@ -51,8 +51,26 @@ fn withdrawn_device_is_allocated_until_the_withdrawal_ends() {
     let journal = journal(&[0, 1]);
     journal.publish(R, &list(&[0]));
     assert!(journal.allocate(R, &[id(1)], Instant::now()).is_ok());
-    assert!(journal.end_withdrawal());
+    assert_eq!(journal.end_withdrawal(), Some(true));
     assert!(journal.allocate(R, &[id(1)], Instant::now()).is_err());
+}
+
+#[test]
+fn device_that_kubelet_asks_for_is_allocated_although_it_is_withdrawn_meanwhile() {
+    let journal = journal(&[0, 1, 2]);
+    let (first, second) = (journal.request(&[id(1)]), journal.request(&[id(1)]));
+    journal.publish(R, &list(&[0]));
+    assert_eq!(journal.end_withdrawal(), None);
+    assert!(journal.allocate(R, &[id(1)], Instant::now()).is_ok());
+    assert!(journal.allocate(R, &[id(2)], Instant::now()).is_err(), "nobody asked for this one");
+    drop(first);
+    assert_eq!(journal.end_withdrawal(), None, "the other request is still answered");
+    drop(second);
+    assert_eq!(journal.end_withdrawal(), Some(true));
+    let late = journal.request(&[id(1)]);
+    assert!(journal.allocate(R, &[id(1)], Instant::now()).is_err(), "asked for after the withdrawal");
+    drop(late);
+    assert_eq!(journal.end_withdrawal(), Some(false));
 }
 
 #[test]
@@ -60,7 +78,7 @@ fn device_published_again_is_no_longer_withdrawn() {
     let journal = journal(&[0, 1]);
     journal.publish(R, &list(&[0]));
     journal.publish(R, &list(&[0, 1]));
-    assert!(!journal.end_withdrawal());
+    assert_eq!(journal.end_withdrawal(), Some(false));
     assert!(journal.allocate(R, &[id(1)], Instant::now()).is_ok());
 }
 
