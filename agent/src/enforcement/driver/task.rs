@@ -1,6 +1,7 @@
 //! The task that keeps the driver's limits as [`super::decide`] wants them.
 
 use std::{
+    collections::BTreeSet,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -17,7 +18,7 @@ use tokio::{
 
 use super::{
     Cgroups,
-    decide::{Action, Limited, Limits, decide, limited, wanted},
+    decide::{Action, Limited, Limits, Target, decide, limited, wanted},
     record::Record,
 };
 use crate::{
@@ -54,6 +55,8 @@ pub struct DriverLimiter {
     answer: Option<(String, DriverLimits)>,
     /// Reconciles in a row in which the driver refused.
     refused: u32,
+    /// Cgroups whose limit the driver has refused, which was logged.
+    refusing: BTreeSet<Target>,
     count: u32,
 }
 
@@ -74,6 +77,7 @@ impl DriverLimiter {
             set: None,
             answer: None,
             refused: 0,
+            refusing: BTreeSet::new(),
             count: 0,
         }
     }
@@ -171,6 +175,7 @@ impl DriverLimiter {
     /// Executes the actions; true if the driver refused a limit of a cgroup that exists.
     async fn act(&mut self, wanted: &Limits, set: &mut Limits, verify: bool) -> bool {
         let actions = decide(wanted, set, verify);
+        self.refusing.retain(|target| wanted.contains_key(target) || set.contains_key(target));
         if actions.iter().any(|action| matches!(action, Action::Set(target, _) if !set.contains_key(target))) {
             // before the calls: a later agent must know of each limit that may be set
             let all = set.iter().chain(wanted).map(|(target, bytes)| (target.clone(), *bytes)).collect();
@@ -186,13 +191,19 @@ impl DriverLimiter {
             let exists = target.cgroup.is_dir();
             let outcome = if exists { (self.call)(call).await } else { Ok(None) };
             let done = matches!(outcome, Ok(Some(_))) || !target.cgroup.is_dir();
+            if done && self.refusing.remove(target) {
+                tracing::info!(gpu = target.gpu, cgroup = %target.cgroup.display(), bytes, "memory limit set");
+            }
             match action {
                 // with a cgroup its limits are removed
                 Action::Clear(target) if done => drop(set.remove(&target)),
                 Action::Set(target, bytes) if done => drop(set.insert(target, bytes)),
                 Action::Clear(target) | Action::Set(target, _) => {
                     refused = true;
-                    tracing::warn!(gpu = target.gpu, cgroup = %target.cgroup.display(), bytes, ?outcome, "memory limit not set");
+                    // tried again each second
+                    if self.refusing.insert(target.clone()) {
+                        tracing::warn!(gpu = target.gpu, cgroup = %target.cgroup.display(), bytes, ?outcome, "memory limit not set");
+                    }
                 }
             }
         }
