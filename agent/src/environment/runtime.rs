@@ -145,9 +145,9 @@ impl Runtime {
         stop(&container.socket, id, GRACE).await
     }
 
-    /// Stops a container with SIGKILL.
-    pub async fn kill(&self, container: &RunningContainer) -> Result<(), Error> {
-        stop(&container.socket, &container.id, 0).await
+    /// Stops a container: with SIGTERM, and with SIGKILL after so many seconds; 0: with SIGKILL at once.
+    pub async fn kill(&self, container: &RunningContainer, seconds: i64) -> Result<(), Error> {
+        stop(&container.socket, &container.id, seconds).await
     }
 }
 

@@ -24,6 +24,8 @@ use crate::{
 
 /// Longest sleep while a pod is deleted: the node's clock may be set meanwhile.
 const LONGEST_SLEEP: Duration = Duration::from_mins(1);
+/// Seconds between SIGTERM and SIGKILL in the first attempt: where kubelet alone was down, no signal has reached the program.
+const LAST_SECONDS: i64 = 10;
 /// Limit for the answer of the API server.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -79,7 +81,7 @@ impl OverdueStopper {
         }
     }
 
-    /// Kills what runs of a pod, after the event if `reports`.
+    /// Kills what runs of a pod. The first attempt, which `reports`, publishes the event and sends SIGTERM before.
     async fn attempt(&self, pod: &OverduePod, reports: bool) -> Attempt {
         let running = match self.runtime.running(&pod.uid).await {
             Ok(running) if running.is_empty() => return Attempt::Ended,
@@ -97,12 +99,13 @@ impl OverdueStopper {
             tracing::warn!(namespace, pod = name, containers = names.join(", "), %deadline, "containers outlive their pod");
             (self.publish)(notice(pod, &names)).await;
         }
-        let killed = join_all(running.iter().map(|container| self.kill(container))).await;
+        let seconds = if reports { LAST_SECONDS } else { 0 };
+        let killed = join_all(running.iter().map(|container| self.kill(container, seconds))).await;
         Attempt::Killed(killed.into_iter().collect())
     }
 
-    async fn kill(&self, container: &RunningContainer) -> Result<(), Error> {
-        self.runtime.kill(container).await?;
+    async fn kill(&self, container: &RunningContainer, seconds: i64) -> Result<(), Error> {
+        self.runtime.kill(container, seconds).await?;
         self.metrics.stopped_after_deadline();
         Ok(())
     }

@@ -11,6 +11,7 @@ use e2e::{
 };
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
+use lab::node::NodeHandle;
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -87,6 +88,41 @@ async fn deleted_pod_whose_hook_does_not_end_is_stopped_and_frees_its_device() {
         world.pods_ready("t", 1).await.map(drop)
     };
     world.keeping_evidence("hook-without-end", body).await;
+}
+
+#[tokio::test]
+async fn program_of_a_deleted_pod_gets_sigterm_although_kubelet_is_down() {
+    let world = World::enter().await.unwrap();
+    let node = world.lab.node("gpu-1").unwrap();
+    let body = without_kubelet(&world, &node).await;
+    node.start_component("kubelet").await.unwrap();
+    world.lab.nodes_ready().await.unwrap();
+    world.keeping_evidence("deleted-without-kubelet", async { body }).await;
+}
+
+async fn without_kubelet(world: &World, node: &NodeHandle) -> Result<()> {
+    world.set(&[mig_profile("mig-1g", "1g.10gb")]).await?;
+    world.set(&[pool("p", "gpu-1", &["mig-1g"]), tenant("t", &[("mig-1g", 1)])]).await?;
+    tenant_ready(world, "t").await?;
+    pool_ready(world, "p").await?;
+    let spec = restricted_spec(json!({
+        "name": "c", "image": "lab.local/busybox:1", "imagePullPolicy": "Never", "resources": {"limits": {DEVICE: "1"}},
+        "command": ["sh", "-c", "trap 'echo saved; exit 0' TERM; while true; do sleep 1 & wait $!; done"],
+    }));
+    let spec = merged(spec, json!({"terminationGracePeriodSeconds": 2}));
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "hangs", "namespace": "t"}, "spec": spec});
+    world.set(&[pod]).await?;
+    world.pods_ready("t", 1).await?;
+    owned(world).await?;
+    node.stop_component("kubelet").await?;
+    world.kubectl(&["delete", "pod", "-n", "t", "hangs", "--wait=false"]).await?;
+    eventually("the program to get SIGTERM", MARGIN + PATIENCE, || async {
+        let log = world.on_node("gpu-1", &["sh", "-c", "cat /var/log/pods/t_hangs_*/c/*.log"]).await?;
+        Ok(if log.contains("saved") { Ok(()) } else { Err(log) })
+    })
+    .await?;
+    let events = pod_events(world, "t", "StoppedAfterDeadline").await?;
+    ensure(events.iter().any(|e| e.starts_with("hangs: ")), format!("{events:?}"))
 }
 
 /// Kubelet has given the pod its device.
