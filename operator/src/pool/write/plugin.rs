@@ -18,8 +18,9 @@ use super::{
 use crate::apply::Evicted;
 use gputenancy_engine::plugin::{CordonAction, PluginDecision, is_plugin};
 
-/// A cordon that was in force for so long served a change, and is no flapping.
-const LASTING: SignedDuration = SignedDuration::from_mins(1);
+/// A cordon that was in force for so long served a change, and is no flapping: the landing of pods, the partitioning and the restart of the
+/// plugin take longer.
+const LASTING: SignedDuration = SignedDuration::from_secs(10);
 
 /// Carries out what was decided about a node.
 pub async fn write(
@@ -31,8 +32,10 @@ pub async fn write(
         Some(action) => cordon(node, state, &action).await?,
         None => Written::Done,
     };
-    if let Some(until) = decision.restart {
-        restart(node, until).await?;
+    match decision.restart {
+        Some(_) if node.is_outdated() => return Ok(Written::Again),
+        Some(until) => restart(node, until).await?,
+        None => {}
     }
     Ok(written)
 }

@@ -23,9 +23,6 @@ use gputenancy_engine::{
     fleet::notice_text,
 };
 
-/// A decision to evict a pod is not carried out any more after this time; the fleet is decided again.
-const LIFETIME: Duration = Duration::from_secs(3);
-
 /// Longest time for reading why an eviction was refused.
 const EXPLANATION: Duration = Duration::from_secs(2);
 
@@ -103,7 +100,7 @@ pub async fn evict(node: NodeContext<'_>, state: &mut NodeState, eviction: Evict
         tracing::info!(%pod, "not evicted: the last decision keeps the pod");
         return Ok(Written::Done);
     }
-    if node.decided.elapsed() > LIFETIME {
+    if node.is_outdated() {
         return Ok(Written::Again);
     }
     let evicted = node.writer.writer.evict(&pod.namespace, &pod.name, &uid).await;

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, PoisonError, RwLock},
+    time::Duration,
 };
 
 use gputenancy_crds::{GpuNode, reasons::Reason};
@@ -93,7 +94,15 @@ pub(super) struct NodeContext<'a> {
     pub name: &'a NodeName,
 }
 
+/// A decision to end a pod is not carried out any more after this time; the fleet is decided again.
+const LIFETIME: Duration = Duration::from_secs(3);
+
 impl NodeContext<'_> {
+    /// Plan and maintenance window may have changed since this was decided.
+    pub fn is_outdated(&self) -> bool {
+        self.decided.elapsed() > LIFETIME
+    }
+
     /// Publishes an event about the `GpuNode`.
     pub async fn report(&self, event_type: EventType, reason: Reason, action: &str, message: String) {
         if let Some(gpu_node) = self.fleet.gpu_nodes.get(self.name.as_str()) {

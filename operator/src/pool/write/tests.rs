@@ -10,7 +10,6 @@ use gputenancy_crds::GpuPoolStatus;
 use gputenancy_engine::{
     change::{ChangeDecision, Eviction, EvictionNotice},
     fleet::Fleet,
-    plugin::{CordonAction, PluginDecision},
 };
 use gputenancy_service::events::Publisher;
 use http::{Method, Request, Response};
@@ -27,6 +26,8 @@ use crate::{
     plan::{NodeName, PodName},
     pool::{decide::FleetDecision, labels::Labels, node_specs::GpuWork},
 };
+
+mod plugin;
 
 /// How the API server answers requests whose path contains a text.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -197,13 +198,6 @@ impl World {
         };
         let decision = ChangeDecision { notices: [notice].into(), ..ChangeDecision::default() };
         let work = GpuWork { decisions: vec![decision], ..GpuWork::default() };
-        FleetDecision { nodes: [(name.into(), work)].into(), ..FleetDecision::default() }
-    }
-
-    /// A decision about the cordon of a node.
-    fn cordon(name: &str, action: CordonAction) -> FleetDecision {
-        let plugin = PluginDecision { cordon: Some(action), ..PluginDecision::default() };
-        let work = GpuWork { plugin, ..GpuWork::default() };
         FleetDecision { nodes: [(name.into(), work)].into(), ..FleetDecision::default() }
     }
 
@@ -502,34 +496,6 @@ async fn repair_that_is_due_later_wakes_and_keeps_nothing_waiting() {
         let wakes = world.queue.retry_at().map(|at| (at - world.begun + Duration::from_millis(500)).as_secs());
         assert_eq!(wakes, due);
     }
-    assert_eq!(world.api.count(&Method::PATCH, "/nodes/n-00"), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn cordon_is_set_again_with_backoff_unless_it_has_lasted() {
-    use CordonAction::{Lift, Set};
-    let mut world = World::new(1);
-    let mark = |since: Timestamp| json!({"gputenancy.io/cordoned": since.to_string()});
-    let long_ago = Timestamp::now() - Duration::from_secs(90);
-    for (action, since, writes) in
-        [(Set, None, 1), (Lift, Some(Timestamp::now()), 2), (Set, None, 2), (Lift, Some(long_ago), 3), (Set, None, 4)]
-    {
-        let annotations = since.map(mark).unwrap_or_default();
-        let metadata = json!({"name": "n-00", "resourceVersion": "7", "annotations": annotations});
-        let node = Arc::new(read(json!({"metadata": metadata, "spec": {"unschedulable": since.is_some()}})));
-        Arc::make_mut(&mut world.fleet).nodes.insert("n-00".into(), node);
-        world.decide(World::cordon("n-00", action.clone()));
-        assert_eq!(world.next().await, (gpu_node("n-00"), None, false));
-        assert_eq!(world.api.count(&Method::PATCH, "/nodes/n-00"), writes, "{action:?}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn cordon_ends_although_its_gpu_node_is_deleted() {
-    let mut world = World::new(1);
-    Arc::make_mut(&mut world.fleet).gpu_nodes.clear();
-    world.decide(World::cordon("n-00", CordonAction::Lift));
-    assert_eq!(world.next().await, (gpu_node("n-00"), None, false));
     assert_eq!(world.api.count(&Method::PATCH, "/nodes/n-00"), 1);
 }
 
