@@ -91,6 +91,11 @@ impl World {
 
 /// One node of two GPUs; `small` has a pod on each of them, so that a third `3g.40gb` evicts one of the two.
 pub async fn two_small_pods(world: &World) -> Result<()> {
+    two_small_pods_of(world, &pod_spec("nvidia.com/mig-1g.10gb")).await
+}
+
+/// As [`two_small_pods`], of pods with this spec, which asks for one `1g.10gb`.
+pub async fn two_small_pods_of(world: &World, spec: &Value) -> Result<()> {
     world.set(&[mig_profile("mig-1g", "1g.10gb"), mig_profile("mig-3g", "3g.40gb")]).await?;
     let mut fill = pool("p", "gpu-1", &["mig-1g", "mig-3g"]);
     if let Some(spec) = fill.pointer_mut("/spec").and_then(Value::as_object_mut) {
@@ -101,7 +106,7 @@ pub async fn two_small_pods(world: &World) -> Result<()> {
     tenant_ready(world, "big").await?;
     pool_ready(world, "p").await?;
     // fourteen pods fill both GPUs; then one pod is kept on each
-    world.set(&[workload("small", "w", "nvidia.com/mig-1g.10gb", 14)]).await?;
+    world.set(&[deployment("small", "w", 14, spec)]).await?;
     world.pods_ready("small", 14).await?;
     let held = wait_for_devices(world, &["gpu-1"], 14).await?;
     let keep = |gpu: i32| held.iter().find(|(_, (_, g, _))| *g == gpu).map(|(pod, _)| pod.clone());

@@ -12,7 +12,10 @@ use e2e::{
     wait::{PATIENCE, eventually},
 };
 use gputenancy_crds::{ChangePhase, GpuNode, names};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::{
+    api::core::v1::Node,
+    jiff::{SignedDuration, Timestamp},
+};
 use kube::Api;
 use serde_json::{Value, json};
 
@@ -21,6 +24,8 @@ const NODE: &str = "gpu-1";
 const OTHER: &str = "gpu-2";
 const SMALL: &str = "nvidia.com/mig-1g.10gb";
 const BIG: &str = "nvidia.com/mig-3g.40gb";
+/// Time within which the end of the plugin has to be reported: kubelet's own report of the node takes ten seconds of it.
+const REPORTED: SignedDuration = SignedDuration::from_secs(60);
 
 #[tokio::test]
 async fn nvidia_plugin_node_is_cordoned_only_during_a_change() {
@@ -130,8 +135,12 @@ async fn change_under_nvidias_plugin(world: &World) -> Result<()> {
 
     // without the plugin the node is not Ready, and the message says what is missing
     world.kubectl(&["delete", "daemonset", "-n", "nvidia", "--all", "--wait"]).await?;
+    let ended = Timestamp::now();
     let excerpts = &["NVIDIA's device plugin"];
     world.condition_becomes::<GpuNode>(NODE, "PluginReady", "False", "DevicePluginDown", excerpts).await?;
+    let conditions = objects::gpu_node(&world.client, NODE).await?.status.unwrap_or_default().conditions;
+    let since = objects::condition(&conditions, "PluginReady").map(|c| c.last_transition_time.0.duration_since(ended));
+    ensure(since.is_some_and(|s| s <= REPORTED), format!("the plugin that ended is reported after {since:?}"))?;
     world.condition_becomes::<GpuNode>(NODE, "Ready", "False", "DevicePluginDown", excerpts).await
 }
 

@@ -197,6 +197,42 @@ fn pending_request_is_repeated_and_then_fails() {
 }
 
 #[test]
+fn each_state_of_the_label_has_its_outcome() {
+    use MigManagerStep::{Asked, Checking, GaveUp, Working};
+    // (state, step before, second, step after, words of what people read)
+    let cases = [
+        (None, Asked, 110, Asked, "no response yet"),
+        (Some("pending"), Asked, 110, Working, "pending"),
+        (Some("pending"), Working, 1299, Working, "pending"),
+        // the node restarts for a change of the MIG mode
+        (Some("rebooting"), Asked, 110, Working, "rebooting"),
+        (Some("rebooting"), Working, 1299, Working, "rebooting"),
+        (Some("success"), Working, 110, Checking, "success"),
+        (Some("failed"), Working, 110, GaveUp, "reports nvidia.com/mig.config.state=failed"),
+        // a state of a later version is waited for, and named
+        (Some("draining"), Asked, 110, Asked, "draining"),
+    ];
+    for (state, before, second, after, words) in cases {
+        let decision = Case::new(before, state).at(second);
+        let told = match &decision.state {
+            RequestState::InProgress(told) => told,
+            RequestState::Failed { message, .. } => message,
+            other => panic!("{state:?}: {other:?}"),
+        };
+        assert!(told.contains(words), "{state:?} in {before:?}: {told}");
+        assert_eq!(decision.run.map(|run| run.step), Some(after), "{state:?} in {before:?}");
+    }
+    // a state that never ends is repeated once, and then says which it stays in
+    for state in ["rebooting", "draining"] {
+        let mut stays = Case::new(Working, Some(state));
+        stays.node.spec.mig_manager.as_mut().unwrap().unanswered = 1;
+        let RequestState::Failed { reason, message } = stays.at(1300).state else { panic!("{state}") };
+        assert_eq!(reason, reasons::MIG_MANAGER_TIMEOUT);
+        assert!(message.contains(&format!("stays {state}")), "{message}");
+    }
+}
+
+#[test]
 fn success_without_the_layout_fails() {
     let stale = Case::new(MigManagerStep::Asked, Some("success")).at(130);
     assert!(matches!(stale.state, RequestState::InProgress(_)), "it may refer to an earlier request: {stale:?}");
