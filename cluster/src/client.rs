@@ -8,7 +8,7 @@ use kube::{
 };
 use tower::{BoxError, util::MapErrLayer};
 
-use crate::error::{Unreachable, deepest};
+use crate::{error::Unreachable, text::deepest};
 
 /// A client for this configuration. A connection that fails, or that is silent for the time limits of the configuration, is an
 /// [`Unreachable`] with the address of the server and this remedy.

@@ -2,7 +2,7 @@
 
 use kube::client::AuthError;
 
-use crate::error::{chain, deepest, one_line};
+use crate::text::{chain, deepest, one_line};
 
 /// Longest text of a plugin, in bytes.
 const MOST_TEXT: usize = 300;
@@ -72,12 +72,8 @@ mod tests {
     #[test]
     fn failed_plugin_is_named_with_its_status_and_without_its_variables() {
         let command = r#"AWS_SECRET="a \"quoted\" secret" PROFILE="x" "/usr/bin/aws" "eks" "get-token""#;
-        let expected = "no credentials for the API server: the credential plugin /usr/bin/aws of the kubeconfig failed (exit status: 255): The SSO session has expired.; run it by hand, or log in again";
-        let error = kube::Error::Auth(failed(command, "\nThe SSO session\nhas expired.\n"));
-        assert_eq!(crate::error::sentence(&error), expected);
-        // later, when a token is renewed
-        let error = kube::Error::Service(Box::new(failed(command, "\nThe SSO session has expired.")));
-        assert_eq!(crate::error::sentence(&error), expected);
+        let expected = "the credential plugin /usr/bin/aws of the kubeconfig failed (exit status: 255): The SSO session has expired.; run it by hand, or log in again";
+        assert_eq!(sentence(&failed(command, "\nThe SSO session\nhas expired.\n")), expected);
         let inherited = sentence(&failed(command, ""));
         assert!(inherited.contains("failed (exit status: 255); run it by hand"), "{inherited}");
     }

@@ -4,7 +4,10 @@ use std::error::Error;
 
 use kube::{client::AuthError, runtime::watcher};
 
-use crate::credentials;
+use crate::{
+    credentials,
+    text::{chain, deepest, one_line},
+};
 
 /// Longest text of an API server in a sentence, in bytes. Messages of a schema with many mistakes are longer than a condition should be.
 const MOST_TEXT: usize = 1500;
@@ -94,41 +97,6 @@ fn of_status(status: &kube::core::Status) -> String {
     }
 }
 
-/// Texts of teams and proxies are in these answers: no control characters, and no endless page.
-pub(crate) fn one_line(text: &str, most: usize) -> String {
-    let words: Vec<&str> =
-        text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|w| !w.is_empty()).collect();
-    let mut line = words.join(" ");
-    if line.len() > most {
-        line.truncate(line.floor_char_boundary(most));
-        line.push('…');
-    }
-    line
-}
-
-/// The text of the innermost cause: the outer ones name layers of a library.
-pub(crate) fn deepest(error: &(dyn Error + 'static)) -> String {
-    let mut innermost = error;
-    while let Some(source) = innermost.source() {
-        innermost = source;
-    }
-    let text = innermost.to_string();
-    text.split(" (os error").next().unwrap_or_default().to_owned()
-}
-
-/// The texts of an error and its causes, each once.
-pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
-    let (mut text, mut next) = (error.to_string(), error.source());
-    while let Some(source) = next {
-        let more = source.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        next = source.source();
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use kube::core::Status;
@@ -155,6 +123,16 @@ mod tests {
     fn watch_error_is_that_of_its_request() {
         let error = watcher::Error::InitialListFailed(api(403, "Forbidden", "no"));
         assert_eq!(sentence(&error), "no");
+    }
+
+    #[test]
+    fn missing_credentials_are_called_so_also_when_a_token_is_renewed() {
+        let expected =
+            "no credentials for the API server: a credential plugin of the kubeconfig failed; run it by hand";
+        let error = || AuthError::AuthExec("x".into());
+        for error in [kube::Error::Auth(error()), kube::Error::Service(Box::new(error()))] {
+            assert_eq!(sentence(&error), expected);
+        }
     }
 
     #[test]

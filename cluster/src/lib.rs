@@ -6,3 +6,4 @@
 pub mod client;
 mod credentials;
 pub mod error;
+mod text;
