@@ -202,7 +202,7 @@ pub struct Whole {}
 
 /// A MIG instance, by NVIDIA's profile name or by minimum size.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
-#[x_kube(validation = Rule::new("has(self.profile) ? !has(self.slices) && !has(self.memory) : has(self.slices) || has(self.memory)").message("write either profile (such as 1g.10gb) or slices and memory (the smallest profile that satisfies both is taken)"))]
+#[x_kube(validation = Rule::new("has(self.profile) ? !has(self.slices) && !has(self.memory) : has(self.slices) || has(self.memory)").message("spec.device.mig: write either profile (such as 1g.10gb) or slices and memory (the smallest profile that satisfies both is taken)"))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Mig {
     /// NVIDIA's name of the MIG profile, such as `1g.10gb` or `1g.10gb+me`.

@@ -171,7 +171,7 @@ pub struct SharingAcknowledgement {
 
 /// A user, group or service account.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq, Eq)]
-#[x_kube(validation = Rule::new("self.kind == 'ServiceAccount' ? has(self.namespace) : !has(self.namespace)").message("write namespace for a ServiceAccount, and only for it"))]
+#[x_kube(validation = Rule::new("self.kind == 'ServiceAccount' ? has(self.namespace) : !has(self.namespace)").message("spec.owners, spec.viewers: write namespace for a ServiceAccount, and only for it"))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Owner {
     /// User, Group or ServiceAccount.

@@ -18,7 +18,8 @@ const TWO_TEAMS: &str = include_str!("fixtures/two-teams.yaml");
 const BUSY: &str = include_str!("fixtures/busy.yaml");
 
 fn read(text: &str) -> Reading {
-    documents(&[Text { name: "file".into(), text: text.into() }]).unwrap()
+    let texts = Some(Text { name: "file".into(), text: text.into() }).filter(|text| !text.text.is_empty());
+    documents(&texts.into_iter().collect::<Vec<_>>()).unwrap()
 }
 
 fn plan(world: &World, manifest: &str) -> PlanPreview {

@@ -27,7 +27,7 @@ fn shared() -> Value {
 fn profiles() -> Vec<Case> {
     let case = |name, spec, refusal| ("gpuprofiles", name, spec, refusal);
     let one_device = Some("spec.device: write exactly one of whole, mig, timeSlice, mps, fraction");
-    let either = Some("write either profile");
+    let either = Some("spec.device.mig: write either profile");
     let mps = Some("spec.device.mps: write either replicas (an equal split) or both memory and threads");
     let untrusted = Some("spec.trust: a shared device cannot be offered to Untrusted tenants");
     let exclusive = Some("spec.resourceName: a shared profile may not use the name of an exclusive device");
@@ -373,7 +373,7 @@ fn windows() -> Vec<Case> {
 fn tenants() -> Vec<Case> {
     let tenant = json!({"namespaces": [{"name": "team-a"}], "gpus": [{"profile": "gpu", "count": 2}]});
     let case = move |name, more, refusal| ("gputenants", name, merged(tenant.clone(), more), refusal);
-    let owner = Some("write namespace for a ServiceAccount, and only for it");
+    let owner = Some("spec.owners, spec.viewers: write namespace for a ServiceAccount, and only for it");
     let theirs = Some("spec.namespaces: choose a name of the team's own");
     let resources = Some("spec.resources: GPU resources are budgeted in spec.gpus by profile");
     let many: serde_json::Map<String, Value> = (0..33).map(|i| (format!("count/kind{i}"), json!("1"))).collect();

@@ -156,8 +156,18 @@ fn place(pointer: &str, message: &str) -> (String, String) {
             let separator = if rest.is_empty() { "" } else { "/" };
             (format!("{pointer}{separator}{rest}"), text.to_owned())
         }
-        None => (pointer.to_owned(), message.to_owned()),
+        // a type that is used in several fields has a rule that names another one of them
+        None => (
+            pointer.to_owned(),
+            message.split_once(": ").filter(|(field, _)| is_path(field)).map_or(message, |(_, text)| text).to_owned(),
+        ),
     }
+}
+
+/// Paths of fields, as a message begins with.
+fn is_path(text: &str) -> bool {
+    text.split(", ")
+        .all(|path| path.starts_with("spec.") && path.chars().all(|c| c.is_ascii_alphanumeric() || c == '.'))
 }
 
 /// What a path has beyond another one.
