@@ -217,7 +217,7 @@ fn each_state_of_the_label_has_its_outcome() {
         let told = match &decision.state {
             RequestState::InProgress(told) => told,
             RequestState::Failed { message, .. } => message,
-            other => panic!("{state:?}: {other:?}"),
+            RequestState::Done => panic!("{state:?}"),
         };
         assert!(told.contains(words), "{state:?} in {before:?}: {told}");
         assert_eq!(decision.run.map(|run| run.step), Some(after), "{state:?} in {before:?}");
