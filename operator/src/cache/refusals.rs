@@ -125,7 +125,8 @@ impl QuotaRefusal {
                 name: ObjectName::parse(name)?,
             },
             version: event.metadata.resource_version.as_deref()?.parse().ok()?,
-            at: repeated.max(last).max(event.event_time.as_ref().map(|t| t.0))?,
+            // a team may write any time into its events, and one to come would never be old
+            at: repeated.max(last).max(event.event_time.as_ref().map(|t| t.0))?.min(Timestamp::now()),
             event: event.metadata.name.clone()?,
             amounts: amounts.to_owned(),
         })
@@ -296,6 +297,13 @@ mod tests {
             assert_eq!((refusal.at.to_string().as_str(), refusal.version), ("2026-01-01T00:00:09Z", 42));
             assert_eq!(refusal.controller.name.as_str(), "web");
         }
+    }
+
+    #[test]
+    fn time_to_come_is_now() {
+        let forged =
+            QuotaRefusal::read(&event(|e| e["deprecatedLastTimestamp"] = json!("2099-01-01T00:00:00Z"))).unwrap();
+        assert!(forged.at <= Timestamp::now(), "{}", forged.at);
     }
 
     #[test]
