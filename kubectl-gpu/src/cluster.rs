@@ -91,7 +91,17 @@ async fn config(args: &ClusterArgs) -> Result<Config, ClusterError> {
             usable.await.map_err(|error| ClusterError::Config(unreadable(&error)))?
         }
     };
+    if config.cluster_url.scheme().is_none() {
+        let server = config.cluster_url.to_string();
+        let server = server.trim_end_matches('/');
+        return Err(ClusterError::Config(format!(
+            "the server {server} of the kubeconfig has no scheme: write https://{server}"
+        )));
+    }
     config.auth_info.impersonate = user.clone().or(config.auth_info.impersonate);
+    if !groups.is_empty() && config.auth_info.impersonate.is_none() {
+        return Err(ClusterError::Config("--as-group needs a user: add --as".to_owned()));
+    }
     if !groups.is_empty() {
         config.auth_info.impersonate_groups = Some(groups.clone());
     }

@@ -222,6 +222,26 @@ fn amounts_are_written_as_the_resource_is_counted() {
     assert_eq!(limit("hugepages-2Mi"), "4Gi");
 }
 
+/// A team can write as many events as it likes.
+#[test]
+fn waiting_of_many_events_is_cut_with_their_number() {
+    let mut seen = seen();
+    let first = serde_json::to_value(&seen.namespaces[0].events[0]).unwrap();
+    seen.namespaces[0].events = (0..3_000)
+        .map(|number| {
+            let mut event = first.clone();
+            event["metadata"]["name"] = json!(format!("e-{number}"));
+            event["involvedObject"] =
+                json!({"kind": format!("Kind{number}"), "name": "x", "uid": format!("u-{number}")});
+            of(event)
+        })
+        .collect();
+    let shown = plain(&report(&seen));
+    let cut = shown.lines().find(|line| line.contains("others: -o json has all")).unwrap();
+    assert!(cut.contains("and 29"), "{cut}");
+    assert!(shown.lines().count() < 300, "{}", shown.lines().count());
+}
+
 #[test]
 fn budget_of_a_default_limit_is_the_sum_of_quotas() {
     let mut seen = seen();

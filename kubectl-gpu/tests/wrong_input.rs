@@ -156,6 +156,23 @@ fn missing_kubeconfig_and_unknown_context_are_named() {
 }
 
 #[test]
+fn server_without_a_scheme_and_groups_without_a_user_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    for server in ["127.0.0.1", "127.0.0.1:6443", "localhost:6443"] {
+        let file = kubeconfig(&folder, server).display().to_string();
+        for (verb, args) in READERS {
+            let text = refused(&run(&[&[verb, "--kubeconfig", &file], args].concat()));
+            assert!(text.contains(&format!("has no scheme: write https://{server}")), "{verb}: {text}");
+        }
+    }
+    let file = kubeconfig(&folder, "http://127.0.0.1:1").display().to_string();
+    for (verb, args) in READERS {
+        let text = refused(&run(&[&[verb, "--kubeconfig", &file, "--as-group", "team-a"], args].concat()));
+        assert!(text.contains("--as-group needs a user: add --as"), "{verb}: {text}");
+    }
+}
+
+#[test]
 fn missing_file_and_empty_folder_are_refused() {
     let empty = tempfile::tempdir().unwrap();
     let folder = empty.path().display().to_string();

@@ -24,12 +24,22 @@ pub struct Finding {
 /// In the form of compilers, so that editors find the place.
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: ", self.file, self.line)?;
+        write!(f, "{}:{}: ", in_one_line(&self.file), self.line)?;
         for part in [&self.object, &self.field].into_iter().filter(|part| !part.is_empty()) {
-            write!(f, "{part}: ")?;
+            write!(f, "{}: ", in_one_line(part))?;
         }
-        f.write_str(&self.message)
+        f.write_str(&in_one_line(&self.message))
     }
+}
+
+/// A text of a manifest, whose author is no writer of lines: programs read them, such as runners of CI, which obey some.
+fn in_one_line(text: &str) -> String {
+    let character = |c: char| match c {
+        '\n' | '\r' | '\t' | '\u{2028}' | '\u{2029}' => ' ',
+        c if c.is_control() => char::REPLACEMENT_CHARACTER,
+        c => c,
+    };
+    text.chars().map(character).collect()
 }
 
 /// One error with a line for each mistake, or else the value.
@@ -39,4 +49,22 @@ pub(super) fn ok_unless<T>(mistakes: &[impl fmt::Display], value: T) -> Result<T
     }
     let lines: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
     Err(lines.join("\n").into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_with_line_breaks_writes_no_line_of_its_own() {
+        let object = "Pod x\n::stop-commands::abc\r\n3 documents: \u{1b}[32mnothing found".to_owned();
+        let finding =
+            Finding { file: "a.yaml".into(), line: 1, object, field: "spec".into(), message: "wrong\u{2028}x".into() };
+        let shown = finding.to_string();
+        assert_eq!(shown.lines().count(), 1);
+        assert!(
+            shown.starts_with("a.yaml:1: Pod x ::stop-commands::abc") && !shown.contains(['\u{1b}', '\u{2028}']),
+            "{shown}"
+        );
+    }
 }

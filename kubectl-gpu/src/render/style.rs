@@ -37,9 +37,13 @@ pub(super) fn printable(text: &str) -> String {
     shown
 }
 
-/// Of no width, or changes the direction of the text: Unicode's formats of these blocks.
+/// Of no width, empty, or changes the direction or the lines of the text: Unicode's formats, separators and fillers.
 fn is_invisible(character: char) -> bool {
-    matches!(character, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    matches!(
+        character,
+        '\u{ad}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{2800}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{e0000}'..='\u{e007f}'
+    )
 }
 
 pub(super) fn heading(text: &mut String, words: &str) {
@@ -80,7 +84,17 @@ mod tests {
 
     #[test]
     fn text_of_others_hides_and_reorders_nothing() {
-        for hidden in ["\u{1b}[8m", "\u{1b}[30;40m", "\u{202e}", "\u{200b}", "\u{2066}"] {
+        for hidden in [
+            "\u{1b}[8m",
+            "\u{1b}[30;40m",
+            "\u{202e}",
+            "\u{200b}",
+            "\u{2066}",
+            "\u{61c}",
+            "\u{2028}",
+            "\u{2800}",
+            "\u{e0041}",
+        ] {
             let shown = printable(&format!("quota{hidden}exceeded"));
             assert!(!shown.contains(hidden) && shown.starts_with("quota\u{fffd}"), "{shown:?}");
         }

@@ -1,6 +1,6 @@
 //! A tenant as text.
 
-use std::fmt::Write as _;
+use std::{collections::BTreeMap, fmt::Write as _};
 
 use super::{
     style::{GREEN, RED, YELLOW, heading, hidden, styled, wrapped},
@@ -119,26 +119,35 @@ fn waiting(report: &TenantReport, text: &mut String) {
     if report.waiting.is_empty() {
         let _ = writeln!(text, "  nothing");
     }
-    for alike in alike(&report.waiting) {
+    let groups = alike(&report.waiting);
+    for alike in groups.iter().take(MOST_WAITING) {
         let Some((first, others)) = alike.split_first() else { continue };
         let more = if others.is_empty() { String::new() } else { format!(" and {} more like it", others.len()) };
         let (object, notes) = object(first);
         let _ = writeln!(text, "  {object}{more}{notes}");
         wrapped(text, 4, "", &format!("{}: {}", styled(YELLOW, &first.reason), first.message));
     }
+    if let Some(more) = groups.len().checked_sub(MOST_WAITING).filter(|more| *more > 0) {
+        let _ = writeln!(text, "  and {more} others: -o json has all");
+    }
     if let Some(count) = report.waiting_unnamed {
         let _ = writeln!(text, "  and {count} more in the virtual cluster that the quota refuses");
     }
 }
 
+/// Most groups of what waits that are shown. A team can write as many events as etcd holds.
+const MOST_WAITING: usize = 50;
+
 /// What waits for the same reason, such as the replicas of a Deployment, in the order of the first of each.
 fn alike(all: &[Waiting]) -> Vec<Vec<&Waiting>> {
     let mut groups: Vec<Vec<&Waiting>> = Vec::new();
-    // namespace and kind, as they are shown
-    let place = |one: &Waiting| object(one).0.rsplit_once('/').map(|(place, _)| place.to_owned());
-    let same = |a: &Waiting, b: &Waiting| (&a.reason, &a.message) == (&b.reason, &b.message) && place(a) == place(b);
+    let mut known = BTreeMap::new();
     for one in all {
-        match groups.iter_mut().find(|group| group.first().is_some_and(|first| same(first, one))) {
+        // namespace and kind, as they are shown
+        let place = object(one).0.rsplit_once('/').map(|(place, _)| place.to_owned());
+        let next = groups.len();
+        let at = *known.entry((&one.reason, &one.message, place)).or_insert(next);
+        match groups.get_mut(at) {
             Some(group) => group.push(one),
             None => groups.push(vec![one]),
         }

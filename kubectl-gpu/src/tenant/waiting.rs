@@ -1,6 +1,8 @@
 //! Waiting workloads with the reason: controllers whose pods are refused, pending pods, and pods inside a virtual cluster that the quota
 //! refuses, which have no pod in the namespace.
 
+use std::collections::BTreeMap;
+
 use gputenancy_crds::{RefusedPods, VirtualClusterStatus, quota::resource_key, quota_refusal::QuotaRefusal};
 use k8s_openapi::{
     api::core::v1::{Event, Pod, PodCondition},
@@ -66,13 +68,11 @@ fn profiles_of(resources: &[(String, String)], requested: impl Fn(&str) -> bool)
 
 /// The latest refusal of each controller with fewer pods than desired. A controller that may not be read counts as short.
 fn refused(place: &NamespaceObjects, resources: &[(String, String)], now: Timestamp) -> Vec<Waiting> {
-    let mut last: Vec<&Event> = Vec::new();
+    let mut last: BTreeMap<Option<&str>, &Event> = BTreeMap::new();
     for event in &place.events {
-        let regards = |other: &Event| other.involved_object.uid == event.involved_object.uid;
-        match last.iter_mut().find(|known| regards(known)) {
-            Some(known) if at(known) < at(event) => *known = event,
-            Some(_) => {}
-            None => last.push(event),
+        let known = last.entry(event.involved_object.uid.as_deref()).or_insert(event);
+        if at(known) < at(event) {
+            *known = event;
         }
     }
     let short = |event: &&Event| {
@@ -101,7 +101,7 @@ fn refused(place: &NamespaceObjects, resources: &[(String, String)], now: Timest
             inside: None,
         }
     };
-    last.into_iter().filter(short).map(one).collect()
+    last.into_values().filter(short).map(one).collect()
 }
 
 /// A name from an event, which anybody with the right to write events chooses, in one line.
