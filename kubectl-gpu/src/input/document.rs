@@ -214,7 +214,7 @@ impl Classified {
         let found = !refused.is_empty();
         self.errors.extend(refused.into_iter().map(|(pointer, message)| document.finding(&pointer, message)));
         let object = match object {
-            // it is known, with all others
+            // there is already a finding about it
             Err(_) if found => return Ok(()),
             object => object?,
         };

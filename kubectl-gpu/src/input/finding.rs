@@ -32,7 +32,8 @@ impl fmt::Display for Finding {
     }
 }
 
-/// A text of a manifest, whose author is no writer of lines: programs read them, such as runners of CI, which obey some.
+/// A text of a manifest in one line. Its author could otherwise write whole lines of the output, and runners of CI obey lines such as
+/// `::stop-commands::`.
 fn in_one_line(text: &str) -> String {
     let character = |c: char| match c {
         '\n' | '\r' | '\t' | '\u{2028}' | '\u{2029}' => ' ',

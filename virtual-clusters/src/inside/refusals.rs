@@ -137,7 +137,7 @@ fn text(tenant: &GpuTenant, message: &str) -> Option<(String, String)> {
     Some((profile.clone(), text))
 }
 
-/// The whole number of devices of a resource.
+/// The number of devices of a resource, if it is whole.
 fn amount(amounts: QuotaAmounts<'_>, resource: &str) -> Option<i64> {
     amounts.of(&resource_key(resource))?.quantity().0.parse().ok()
 }

@@ -62,7 +62,7 @@ fn device_that_kubelet_asks_for_is_allocated_although_it_is_withdrawn_meanwhile(
     journal.publish(R, &list(&[0]));
     assert_eq!(journal.end_withdrawal(), None);
     assert!(journal.allocate(R, &[id(1)], Instant::now()).is_ok());
-    assert!(journal.allocate(R, &[id(2)], Instant::now()).is_err(), "nobody asked for this one");
+    assert!(journal.allocate(R, &[id(2)], Instant::now()).is_err(), "kubelet did not ask for this one");
     drop(first);
     assert_eq!(journal.end_withdrawal(), None, "the other request is still answered");
     drop(second);

@@ -103,7 +103,7 @@ mod tests {
     const PODS: usize = 40;
     const BUDGETS: usize = 15;
 
-    /// An API server whose namespace has pods `w-00`, `w-01`, ... and budgets, of which the last covers them.
+    /// An API server whose namespace has pods `w-00`, `w-01`, ... and budgets; the last budget covers them.
     fn answer(path: &str, query: &str) -> Value {
         let parameter = |name: &str| query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
         let from: usize = parameter("continue").map_or(0, |token| token.parse().unwrap());

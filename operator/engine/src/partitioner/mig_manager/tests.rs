@@ -214,12 +214,11 @@ fn each_state_of_the_label_has_its_outcome() {
     ];
     for (state, before, second, after, words) in cases {
         let decision = Case::new(before, state).at(second);
-        let told = match &decision.state {
-            RequestState::InProgress(told) => told,
-            RequestState::Failed { message, .. } => message,
+        let message = match &decision.state {
+            RequestState::InProgress(message) | RequestState::Failed { message, .. } => message,
             RequestState::Done => panic!("{state:?}"),
         };
-        assert!(told.contains(words), "{state:?} in {before:?}: {told}");
+        assert!(message.contains(words), "{state:?} in {before:?}: {message}");
         assert_eq!(decision.run.map(|run| run.step), Some(after), "{state:?} in {before:?}");
     }
     // a state that never ends is repeated once, and then says which it stays in
