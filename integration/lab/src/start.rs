@@ -146,7 +146,7 @@ async fn wait_init(name: &str, folder: &Path) -> Result<State> {
             tokio::time::sleep(LOOK).await;
         }
     };
-    let limit = Duration::from_mins(1);
+    let limit = Duration::from_mins(5);
     let late = |_| Error::Timeout { what: format!("lab {name} to answer"), after: limit, log: Some(log.clone()) };
     tokio::time::timeout(limit, answers).await.map_err(late)?
 }
