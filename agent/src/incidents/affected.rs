@@ -83,9 +83,9 @@ pub fn notices(node: &str, incident: &Incident) -> Vec<Notice> {
     let count = pods.len();
     let pods = if pods.is_empty() { "none".to_owned() } else { pods.into_iter().collect::<Vec<_>>().join(", ") };
     // the names may be too long for an event
-    let of_node = format!("{what}; {}; {count} pod(s) with its devices: {pods}", remedy_of_platform(class));
+    let of_node = format!("{what}; {}; pods with its devices: {pods}", remedy_of_platform(class));
     // a pod learns how many others are concerned, and not which
-    let together = if *shared { format!("; {count} pod(s) have its devices") } else { String::new() };
+    let together = if *shared { format!("; pods with its devices: {count}") } else { String::new() };
     let of_pod = |owner: &DeviceOwner| {
         let remedy = remedy_of_team(class, *shared);
         notice(event::pod(owner), format!("container {}: {what}{together}; {remedy}", owner.container))

@@ -60,9 +60,9 @@ fn fault_of_a_shared_gpu_reaches_each_of_its_pods_once_and_names_no_other() {
     assert_eq!(found.iter().map(pods).collect::<Vec<_>>(), [BTreeSet::from(["p".to_owned(), "q".into()])]);
     let notices = notices("n", &found[0]);
     assert_eq!(notices.len(), 3);
-    assert!(notices[0].note.contains("; 2 pod(s) with its devices: team-p/p, team-q/q"), "{}", notices[0].note);
+    assert!(notices[0].note.contains("; pods with its devices: team-p/p, team-q/q"), "{}", notices[0].note);
     for notice in &notices[1..] {
-        assert!(notice.note.contains("; 2 pod(s) have its devices; "), "{}", notice.note);
+        assert!(notice.note.contains("; pods with its devices: 2; "), "{}", notice.note);
         assert!(notice.note.contains("expected on a shared GPU") && !notice.note.contains("team-"), "{}", notice.note);
         assert_eq!(notice.reason, gputenancy_crds::reasons::GPU_PROGRAM_FAULT);
     }

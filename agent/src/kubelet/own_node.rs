@@ -112,7 +112,8 @@ impl OwnNode {
         let texts: BTreeMap<&String, String> = counts.iter().map(|(name, count)| (name, count.to_string())).collect();
         let patch = serde_json::json!({ "status": { "allocatable": texts } });
         let node = self.api.patch_status(&self.name, &params(), &Patch::Merge(patch)).await?;
-        tracing::info!(?counts, "wrote allocatable of the node");
+        let written: Vec<String> = counts.iter().map(|(name, count)| format!("{name}={count}")).collect();
+        tracing::info!(resources = written.join(", "), "wrote allocatable of the node");
         self.update(&node);
         Ok(())
     }
@@ -126,7 +127,8 @@ impl OwnNode {
             "metadata": {"resourceVersion": version}, "status": {"capacity": removed, "allocatable": removed},
         });
         let node = self.api.patch_status(&self.name, &params(), &Patch::Merge(patch)).await?;
-        tracing::info!(?names, "removed resources without devices from the node");
+        let removed: Vec<&str> = names.iter().map(String::as_str).collect();
+        tracing::info!(resources = removed.join(", "), "removed resources without devices from the node");
         self.update(&node);
         Ok(())
     }

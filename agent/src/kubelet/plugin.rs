@@ -138,7 +138,7 @@ impl DevicePlugin for Plugin {
                 self.metrics.refused_allocation("NotLimited");
                 Status::failed_precondition(format!("{}: {error}", self.resource))
             })?;
-            tracing::info!(resource = self.resource, devices = ?ids, ?sandboxed, "allocated devices");
+            tracing::info!(resource = self.resource, devices = list(&ids), sandbox = sandboxed, "allocated devices");
             container_responses.push(response(&devices, &self.config, sandboxed.is_some()));
         }
         self.watchers.wake();
@@ -152,7 +152,7 @@ impl DevicePlugin for Plugin {
         if let Some(mps) = &self.mps {
             let ids = ids(request.into_inner().devices_ids);
             mps.prepare(&ids, &self.lookup.journal.devices()).await.map_err(|refusal| {
-                tracing::warn!(resource = self.resource, devices = ?ids, %refusal, "refused start of container");
+                tracing::warn!(resource = self.resource, devices = list(&ids), %refusal, "refused start of container");
                 Status::failed_precondition(format!("{}: {refusal}", self.resource))
             })?;
         }
@@ -255,6 +255,11 @@ impl Plugin {
         devices.retain(|id, _| ids.contains(id) || !allocated.contains(id));
         devices
     }
+}
+
+/// The ids as one text for a log line.
+fn list(ids: &[DeviceId]) -> String {
+    ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn ids(texts: Vec<String>) -> Vec<DeviceId> {

@@ -58,7 +58,7 @@ pub fn condition(view: &MpsView, devices: &[Device]) -> Option<ConditionUpdate> 
     // without the number, which would change the condition with every client
     let near: Vec<String> = near.map(|(uuid, gpu)| format!("GPU {uuid} (of {})", gpu.max_clients)).collect();
     if near.is_empty() {
-        return yes(reasons::MPS_SERVING, format!("{} MPS daemon(s) run", view.len()));
+        return yes(reasons::MPS_SERVING, format!("MPS daemons that run: {}", view.len()));
     }
     let remedy = "programs beyond the limit fail to start: use fewer processes per pod, or fewer shares";
     yes(

@@ -6,6 +6,7 @@ use gputenancy_crds::{
     AgentStep, Health,
     condition::{ConditionUpdate, Overall, READY, RECONCILING, STALLED},
     reasons::{self, Reason},
+    words::counted,
 };
 
 use super::{input::StatusInput, scrub};
@@ -75,7 +76,7 @@ fn nvml(input: &StatusInput<'_>) -> ConditionUpdate {
         (Some(error), _) => no(reasons::NVML_FAILED, error.to_string()),
         (None, None) => no(reasons::STARTING, "waiting for the first inventory from NVML".to_owned()),
         (None, Some(inventory)) => {
-            let message = format!("driver {}, {} GPU(s)", inventory.driver_version, inventory.gpus.len());
+            let message = format!("driver {}, {}", inventory.driver_version, counted(inventory.gpus.len(), "GPU"));
             ConditionUpdate::yes(NVML_READY, reasons::ANSWERS, message)
         }
     }
@@ -90,7 +91,8 @@ fn plugin(input: &StatusInput<'_>) -> ConditionUpdate {
         let gpus = input.state.inventory.iter().flat_map(|i| &i.gpus).filter(offers).filter(steady).count();
         if gpus > 0 {
             let message = format!(
-                "kubelet lists no device of {gpus} GPU(s), which NVIDIA's device plugin has to advertise: see that its pod runs on this node, and read its log"
+                "kubelet lists no device of {}, which NVIDIA's device plugin has to advertise: see that its pod runs on this node, and read its log",
+                counted(gpus, "GPU")
             );
             return ConditionUpdate::no(PLUGIN_READY, reasons::DEVICE_PLUGIN_DOWN, message);
         }
@@ -114,11 +116,15 @@ fn memory_limits(input: &StatusInput<'_>) -> Option<ConditionUpdate> {
             Some(ConditionUpdate::no(MEMORY_LIMITED, reasons::OTHER_LIMITER_FOUND, message))
         }
         // the driver's limits do not depend on the library
-        shim if count > 0 && (shim == ShimState::Served || driver == DriverLimits::Supported) => Some(
-            ConditionUpdate::yes(MEMORY_LIMITED, reasons::LIMITED, format!("{count} share(s) have a memory limit")),
-        ),
+        shim if count > 0 && (shim == ShimState::Served || driver == DriverLimits::Supported) => {
+            Some(ConditionUpdate::yes(
+                MEMORY_LIMITED,
+                reasons::LIMITED,
+                format!("{} with a memory limit", counted(count, "share")),
+            ))
+        }
         ShimState::NotInstalled if count > 0 => {
-            let message = format!("{count} share(s) have no memory limit: {NOT_INSTALLED}");
+            let message = format!("{} without a memory limit: {NOT_INSTALLED}", counted(count, "share"));
             Some(ConditionUpdate::no(MEMORY_LIMITED, reasons::SHIM_NOT_INSTALLED, message))
         }
         _ => None,
@@ -135,7 +141,11 @@ fn licence(input: &StatusInput<'_>) -> Option<ConditionUpdate> {
     let without: Vec<String> =
         vgpus.iter().filter(|gpu| gpu.licensed == Some(false)).map(|gpu| format!("gpu {}", gpu.index)).collect();
     Some(if without.is_empty() {
-        ConditionUpdate::yes(VGPU_LICENSED, reasons::LICENSED, format!("{} vGPU(s) have a licence", vgpus.len()))
+        ConditionUpdate::yes(
+            VGPU_LICENSED,
+            reasons::LICENSED,
+            format!("{} with a licence", counted(vgpus.len(), "vGPU")),
+        )
     } else {
         let message = format!("no vGPU licence: {}: {UNLICENSED}", without.join(", "));
         ConditionUpdate::no(VGPU_LICENSED, reasons::UNLICENSED, message)
@@ -189,7 +199,9 @@ fn overall(input: &StatusInput<'_>, nvml: &ConditionUpdate, plugin: &ConditionUp
     if plugin.status != Some(true) {
         return reconciling(reasons::PLUGIN_NOT_READY, plugin.message.clone());
     }
-    Overall::Ready { message: format!("{managed} of {} GPU(s) managed, with the layout of the spec", state.gpus.len()) }
+    Overall::Ready {
+        message: format!("{managed} of {} managed, with the layout of the spec", counted(state.gpus.len(), "GPU")),
+    }
 }
 
 /// Reason while the agent is at this step.

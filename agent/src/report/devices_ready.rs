@@ -5,6 +5,7 @@ use gputenancy_crds::{
     condition::ConditionUpdate,
     names::NODE_DEVICES_READY,
     reasons::{self, Reason},
+    words::counted,
 };
 
 use crate::{
@@ -41,7 +42,7 @@ pub fn condition(desired: &DesiredLayout, state: &PartitionState, view: &DeviceV
     });
     let faults: Vec<(Reason, String)> = faults.collect();
     let Some((reason, _)) = faults.first() else {
-        let message = format!("all devices of {} GPU(s) are advertised and healthy", specs.len());
+        let message = format!("all devices of {} are advertised and healthy", counted(specs.len(), "GPU"));
         return Some(ConditionUpdate::yes(NODE_DEVICES_READY, reasons::DEVICES_ADVERTISED, message));
     };
     let more = faults.len().saturating_sub(MOST_NAMED);

@@ -211,7 +211,7 @@ fn unattributed_process_is_listed_with_its_container() {
 #[test]
 fn ready_condition_names_the_most_severe_problem() {
     let mut state = state(vec![gpu(0, 1)]);
-    assert_eq!(ready(&made(&state, None)).1, "1 of 1 GPU(s) managed, with the layout of the spec");
+    assert_eq!(ready(&made(&state, None)).1, "1 of 1 GPU managed, with the layout of the spec");
     let uuid = uuid("GPU", 0, 0);
     let progress = |step, error| GpuProgress { step, error, waiting: "GPU 0: waits".into(), ..GpuProgress::default() };
     state.gpus.insert(uuid.clone(), progress(AgentStep::WaitingForClients, None));

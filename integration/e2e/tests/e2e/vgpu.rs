@@ -49,7 +49,7 @@ async fn guest_then_host(world: &World) -> Result<()> {
     ensure(mig.is_empty(), format!("MIG calls on a vGPU: {mig:?}"))?;
 
     // the licence lapses, and comes back
-    world.condition_becomes::<GpuNode>(NODE, "VgpuLicensed", "True", "Licensed", &["2 vGPU(s)"]).await?;
+    world.condition_becomes::<GpuNode>(NODE, "VgpuLicensed", "True", "Licensed", &["2 vGPUs with a licence"]).await?;
     world.nvsim(NODE, &["virtualize", "guest", "--unlicensed"]).await?;
     let remedy = &["no vGPU licence: gpu 0, gpu 1", "nvidia-gridd"];
     world.condition_becomes::<GpuNode>(NODE, "VgpuLicensed", "False", "Unlicensed", remedy).await?;
