@@ -25,7 +25,7 @@ pub fn naming(
     config: &Config,
     remedy: &'static str,
 ) -> MapErrLayer<impl Fn(BoxError) -> BoxError + Clone + Send + 'static> {
-    let (server, limit) = (config.cluster_url.to_string(), config.read_timeout);
+    let (server, limit) = (config.cluster_url.to_string(), config.read_timeout.or(config.connect_timeout));
     let server = server.trim_end_matches('/').to_owned();
     MapErrLayer::new(move |error: BoxError| unreachable(&server, limit, remedy, error))
 }
@@ -40,6 +40,17 @@ fn unreachable(server: &str, limit: Option<Duration>, remedy: &'static str, erro
             format!("nothing within {} s", limit.as_secs())
         }
         (text, _) => text,
+    };
+    let (cause, remedy) = match cause {
+        text if text.contains("UnknownIssuer") => (
+            "its certificate is not of the kubeconfig's certificate authority".to_owned(),
+            "; write the certificate authority of this cluster into the kubeconfig, or name another cluster",
+        ),
+        // it runs and was reached
+        text if text.contains("invalid peer certificate") => {
+            (text, "; renew the server's certificate, or name the server as its certificate does")
+        }
+        text => (text, remedy),
     };
     Box::new(Unreachable { server: server.to_owned(), cause, remedy })
 }

@@ -5,7 +5,7 @@ use std::error::Error;
 use kube::{client::AuthError, runtime::watcher};
 
 use crate::{
-    credentials,
+    credentials, kubeconfig,
     text::{chain, deepest, one_line},
 };
 
@@ -74,6 +74,7 @@ fn of_client(error: &kube::Error) -> String {
         kube::Error::ReadEvents(error) => format!("the connection to the API server broke: {}", deepest(error)),
         kube::Error::SerdeError(error) => format!("the answer of the API server has not the expected fields: {error}"),
         kube::Error::Auth(error) => no_credentials(error),
+        kube::Error::InferKubeconfig(error) => kubeconfig::sentence(error, None),
         error => chain(error),
     }
 }
@@ -91,7 +92,9 @@ fn of_status(status: &kube::core::Status) -> String {
         };
     }
     match (one_line(message, MOST_TEXT), code) {
-        (text, 401) => format!("the API server does not accept the credentials: {text}"),
+        (text, 401) => {
+            format!("the API server does not accept the credentials: {text}; they are wrong or have expired")
+        }
         (text, _) if text.is_empty() => format!("the API server answered with code {code} {reason}"),
         (text, _) => text,
     }
@@ -114,7 +117,7 @@ mod tests {
         assert_eq!(sentence(&api(403, "Forbidden", text)), text);
         assert_eq!(
             sentence(&api(401, "Unauthorized", "Unauthorized")),
-            "the API server does not accept the credentials: Unauthorized"
+            "the API server does not accept the credentials: Unauthorized; they are wrong or have expired"
         );
         assert_eq!(sentence(&api(500, "InternalError", "")), "the API server answered with code 500 InternalError");
     }

@@ -6,4 +6,5 @@
 pub mod client;
 mod credentials;
 pub mod error;
+pub mod kubeconfig;
 mod text;

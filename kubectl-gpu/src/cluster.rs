@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use futures::{StreamExt as _, stream};
-use gputenancy_cluster::{client, error::sentence};
+use gputenancy_cluster::{client, error::sentence, kubeconfig};
 use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant};
 use gputenancy_engine::{
     maintenance::MaintenanceRequest,
@@ -40,6 +40,17 @@ pub enum ClusterError {
         "no cluster: {0}; name one with --kubeconfig and --context (plan, status and catalog also take --snapshot FILE)"
     )]
     Config(String),
+    /// Rights are missing.
+    #[error(
+        "listing {}: {first}; have an administrator grant list in the whole cluster: ClusterRole gputenancy:viewer for the custom resources, view for pods and budgets, and a rule for nodes. For one team: kubectl gpu tenant NAME",
+        .kinds.join(", ")
+    )]
+    Forbidden {
+        /// The kinds that may not be listed.
+        kinds: Vec<String>,
+        /// The answer of the API server about the first.
+        first: String,
+    },
     /// A list failed.
     #[error("listing {what}: {}", sentence(&**source))]
     List {
@@ -52,8 +63,34 @@ pub enum ClusterError {
 
 impl ClusterError {
     fn is_forbidden(&self) -> bool {
-        matches!(self, Self::List { source, .. } if matches!(&**source, kube::Error::Api(s) if s.is_forbidden()))
+        matches!(self, Self::List { source, .. } if is_forbidden(source))
     }
+}
+
+/// Collects the kinds that may not be listed, so that all are named at once.
+#[derive(Default)]
+struct Refused(Vec<(String, String)>);
+
+impl Refused {
+    /// The objects; none where they may not be listed.
+    fn take<K>(&mut self, answer: Result<Vec<K>, ClusterError>) -> Result<Vec<K>, ClusterError> {
+        match answer {
+            Err(ClusterError::List { what, source }) if is_forbidden(&source) => {
+                self.0.push((what, sentence(&*source)));
+                Ok(Vec::new())
+            }
+            answer => answer,
+        }
+    }
+
+    fn checked(self) -> Result<(), ClusterError> {
+        let Some((_, first)) = self.0.first().cloned() else { return Ok(()) };
+        Err(ClusterError::Forbidden { kinds: self.0.into_iter().map(|(kind, _)| kind).collect(), first })
+    }
+}
+
+fn is_forbidden(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.is_forbidden())
 }
 
 /// A client for the cluster of the flags, or else for kubectl's current one. Each answer has the time limit of the flags.
@@ -79,10 +116,11 @@ fn named(config: Config) -> Result<Client, ClusterError> {
 }
 
 async fn config(args: &ClusterArgs) -> Result<Config, ClusterError> {
-    let ClusterArgs { kubeconfig, context, user, groups, request_timeout: _ } = args;
-    let mut config = match kubeconfig.as_ref().map_or_else(Kubeconfig::read, Kubeconfig::read_from) {
+    let ClusterArgs { kubeconfig: file, context, user, groups, request_timeout: _ } = args;
+    let unreadable = |error: &KubeconfigError| kubeconfig::sentence(error, file.as_deref());
+    let mut config = match file.as_ref().map_or_else(Kubeconfig::read, Kubeconfig::read_from) {
         // in a pod, as kubectl does it
-        Err(error) if kubeconfig.is_none() && context.is_none() => {
+        Err(error) if file.is_none() && context.is_none() => {
             Config::incluster().map_err(|_| ClusterError::Config(unreadable(&error)))?
         }
         read => {
@@ -108,26 +146,9 @@ async fn config(args: &ClusterArgs) -> Result<Config, ClusterError> {
     Ok(config)
 }
 
-/// Why a kubeconfig cannot be used.
-fn unreadable(error: &KubeconfigError) -> String {
-    match error {
-        KubeconfigError::ReadConfig(error, path) => format!("reading {}: {error}", path.display()),
-        KubeconfigError::LoadContext(name) => {
-            format!("the kubeconfig has no context {name}: kubectl config get-contexts lists them")
-        }
-        KubeconfigError::LoadClusterOfContext(name) => {
-            format!("the kubeconfig has no cluster {name}, which its context names")
-        }
-        KubeconfigError::CurrentContextNotSet => {
-            "the kubeconfig has no current-context: name one with --context".to_owned()
-        }
-        error => error.to_string(),
-    }
-}
-
 /// Everything a plan depends on, and what may not be read, in sentences.
 pub async fn read(client: &Client) -> Result<(World, Vec<String>), ClusterError> {
-    let (profiles, pools, tenants, gpu_nodes, nodes, slices, maintenance, pods, budgets) = futures::try_join!(
+    let (profiles, pools, tenants, gpu_nodes, nodes, slices, maintenance, pods, budgets) = futures::join!(
         list::<GpuProfile>(client),
         list::<GpuPool>(client),
         list::<GpuTenant>(client),
@@ -137,7 +158,13 @@ pub async fn read(client: &Client) -> Result<(World, Vec<String>), ClusterError>
         maintenance(client),
         list::<PodRecord>(client),
         list::<BudgetRecord>(client),
-    )?;
+    );
+    let mut refused = Refused::default();
+    let (profiles, pools, tenants) = (refused.take(profiles)?, refused.take(pools)?, refused.take(tenants)?);
+    let (gpu_nodes, nodes, slices) = (refused.take(gpu_nodes)?, refused.take(nodes)?, refused.take(slices)?);
+    let (pods, budgets) = (refused.take(pods)?, refused.take(budgets)?);
+    refused.checked()?;
+    let maintenance = maintenance?;
     let objects = (profiles.into_iter().map(|o| Object::Profile(Box::new(o))))
         .chain(pools.into_iter().map(|o| Object::Pool(Box::new(o))))
         .chain(tenants.into_iter().map(|o| Object::Tenant(Box::new(o))))
@@ -163,13 +190,17 @@ async fn maintenance(client: &Client) -> Result<Option<Vec<MaintenanceRequest>>,
 /// What a status of the fleet depends on: the custom resources, Nodes, and the pods of virtual clusters; and what may not be read, in
 /// sentences.
 pub async fn read_fleet(client: &Client) -> Result<(World, Vec<String>), ClusterError> {
-    let (profiles, pools, tenants, gpu_nodes, nodes) = futures::try_join!(
+    let (profiles, pools, tenants, gpu_nodes, nodes) = futures::join!(
         list::<GpuProfile>(client),
         list::<GpuPool>(client),
         list::<GpuTenant>(client),
         list::<GpuNode>(client),
         list::<SlimNode>(client),
-    )?;
+    );
+    let mut refused = Refused::default();
+    let (profiles, pools, tenants) = (refused.take(profiles)?, refused.take(pools)?, refused.take(tenants)?);
+    let (gpu_nodes, nodes) = (refused.take(gpu_nodes)?, refused.take(nodes)?);
+    refused.checked()?;
     let (pods, not_visible) = virtual_pods(client, &tenants).await?;
     let objects = (profiles.into_iter().map(|o| Object::Profile(Box::new(o))))
         .chain(pools.into_iter().map(|o| Object::Pool(Box::new(o))))

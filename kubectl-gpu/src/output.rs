@@ -20,8 +20,13 @@ pub fn print(text: impl Display) -> Result<(), String> {
 pub fn written(result: io::Result<()>) -> Result<(), String> {
     match result {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        written => written.map_err(|error| format!("writing to standard output: {error}")),
+        written => written.map_err(|error| format!("writing to standard output: {}", cause(&error))),
     }
+}
+
+/// The text of an error of the operating system, without its number.
+pub fn cause(error: &io::Error) -> String {
+    error.to_string().split(" (os error").next().unwrap_or_default().to_owned()
 }
 
 /// Writes a line to standard error: there is no other place to report that it is closed.

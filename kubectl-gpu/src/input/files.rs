@@ -7,6 +7,7 @@ use std::{
 };
 
 use super::finding::ok_unless;
+use crate::output;
 
 /// The text of one file.
 #[derive(Clone, Debug)]
@@ -44,7 +45,7 @@ fn read_one(path: &Path) -> Result<Vec<Text>, String> {
 /// The error names the file.
 fn of_path(path: &Path) -> Result<Vec<Text>, String> {
     let name = path.display().to_string();
-    let failed = |error: io::Error| format!("{name}: {error}");
+    let failed = |error: io::Error| format!("{name}: {}", reason(&error));
     if name == "-" {
         let text = io::read_to_string(io::stdin()).map_err(failed)?;
         return Ok(vec![Text { name: "(standard input)".into(), text }]);
@@ -62,6 +63,16 @@ fn of_path(path: &Path) -> Result<Vec<Text>, String> {
         texts.extend(of_path(entry)?);
     }
     Ok(texts)
+}
+
+/// The cause with what to do, without the number of the operating system's error.
+fn reason(error: &io::Error) -> String {
+    let remedy = match error.kind() {
+        io::ErrorKind::NotFound => ": name a file or a folder, or - for standard input",
+        io::ErrorKind::InvalidData => ": write the manifest in UTF-8",
+        _ => "",
+    };
+    format!("{}{remedy}", output::cause(error))
 }
 
 fn is_manifest(path: &Path) -> bool {

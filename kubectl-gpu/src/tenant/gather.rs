@@ -37,7 +37,10 @@ impl Hidden {
                 self.0.push(what.to_owned());
                 Ok(None)
             }
-            Err(error) => Err(format!("reading {what}: {}", sentence(&error))),
+            Err(error) => {
+                let object = what.split(": ").next().unwrap_or(what);
+                Err(format!("reading {object}: {}", sentence(&error)))
+            }
         }
     }
 
