@@ -36,7 +36,8 @@ pub(crate) async fn annotations_of_plugins(world: &World, pod: &str) -> Result<(
     Actor::Admin.does(&world.client, Verb::Merge, pod, &noted(NETWORKS, Value::Null)).await.map(drop)
 }
 
-/// Leases and events of a team hold no more than text of a usual length; controllers of the cluster may write longer events.
+/// Leases and events of a team hold no more than text of a usual length, and its events are not those of the platform; controllers of the cluster
+/// may write longer events.
 pub(crate) async fn sizes(world: &World) -> Result<()> {
     let refused = Some("have at most 16384 characters in all fields together");
     let of = |length: usize| json!("x".repeat(length));
@@ -52,6 +53,12 @@ pub(crate) async fn sizes(world: &World) -> Result<()> {
         *event.pointer_mut(field).unwrap() = of(length);
         event
     };
+    let alone = Some("are written by these programs alone");
+    let forged = |field: &str, value: &str| {
+        let mut event = event("/message", 10);
+        *event.pointer_mut(field).unwrap() = json!(value);
+        event
+    };
     let (leases, events) = ("/apis/coordination.k8s.io/v1/namespaces/t/leases", "/api/v1/namespaces/t/events");
     for (actor, path, object, refused) in [
         (OWNER, leases, lease(json!({}), of(17_000)), refused),
@@ -62,6 +69,10 @@ pub(crate) async fn sizes(world: &World) -> Result<()> {
         (OWNER, events, event("/source/component", 17_000), refused),
         (OWNER, events, event("/involvedObject/name", 17_000), refused),
         (OWNER, events, event("/message", 4000), None),
+        (OWNER, events, forged("/involvedObject/kind", "GpuNode"), alone),
+        (OWNER, events, forged("/source/component", "gputenancy-operator"), alone),
+        (OWNER, events, forged("/involvedObject/kind", "Deployment"), None),
+        (Actor::Admin, events, forged("/involvedObject/kind", "GpuNode"), None),
         (Actor::Admin, events, event("/message", 17_000), None),
     ] {
         actor.check(&world.client, Verb::Create, path, &object, refused).await?;

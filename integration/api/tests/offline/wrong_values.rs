@@ -81,6 +81,14 @@ fn wrong_values_are_refused_with_one_line_that_names_them() {
         ("agent.nodeSelectors=null", "- at '/agent': missing property 'nodeSelectors'"),
         ("agent.updateStrategy=null", "- at '/agent': missing property 'updateStrategy'"),
         ("operator.replicas=null", "- at '/operator': missing property 'replicas'"),
+        (
+            "networkPolicy.metricsFrom[0].ipBlock.cidr=10.10.0.0/99",
+            "- at '/networkPolicy/metricsFrom/0/ipBlock/cidr': '10.10.0.0/99' does not match",
+        ),
+        (
+            "networkPolicy.metricsFrom[0].ipBlok.cidr=10.10.0.0/24",
+            "- at '/networkPolicy/metricsFrom/0': additional properties 'ipBlok' not allowed",
+        ),
     ] {
         let lines = refusal(&["--set", set]);
         assert!(lines.len() == 1 && lines[0].starts_with(line), "{set}: {lines:?}");
