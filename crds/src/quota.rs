@@ -51,7 +51,7 @@ impl<'a> Devices<'a> {
 }
 
 /// Keys of what Kubernetes itself has, which a quota counts.
-const OWN_KEYS: [&str; 19] = [
+pub const OWN_KEYS: [&str; 19] = [
     "cpu",
     "memory",
     "ephemeral-storage",

@@ -104,6 +104,16 @@ fn broken_text_is_an_error_with_a_text() {
 }
 
 #[test]
+fn aliases_that_stand_for_very_many_objects_are_an_error_in_words() {
+    let level = |n: usize| format!("a{n}: &a{n} [{}]\n", vec![format!("*a{}", n - 1); 9].join(", "));
+    let bomb: String =
+        ["a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned()].into_iter().chain((1..10).map(level)).collect();
+    let error = values(&[text(bomb)]).unwrap_err().to_string();
+    assert!(error.contains("the aliases of this file stand for too many objects: write the fields out"), "{error}");
+    assert!(!error.contains('{'), "{error}");
+}
+
+#[test]
 fn deeply_nested_text_is_an_error() {
     let chained = |n: usize| {
         let inner = if n == 0 { "0".to_owned() } else { format!("*a{}", n - 1) };

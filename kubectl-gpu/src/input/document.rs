@@ -79,12 +79,16 @@ pub struct Classified {
     pub reading: Reading,
     /// The profiles, pools and tenants of `reading` as they are written.
     pub ours: Vec<Located>,
+    /// The same with those that cannot be read, outside snapshots.
+    pub written: Vec<Located>,
     /// Documents of other kinds.
     pub others: Vec<Located>,
     /// Mistakes.
     pub errors: Vec<Finding>,
     /// Documents without a kind.
     pub unknown: usize,
+    /// All documents of the files; a list counts as its items.
+    pub count: usize,
 }
 
 /// Reads all documents of all files, as [`documents`] does, and continues after a mistake.
@@ -142,11 +146,27 @@ impl Classified {
         match (document.text("/apiVersion").unwrap_or_default(), document.text("/kind")) {
             ("v1", Some("List")) => document.into_items().for_each(|item| self.sort(item)),
             ("v1", Some("Node")) | ("resource.k8s.io/v1", Some("ResourceSlice")) => {
+                self.count += 1;
                 self.open(document, Source::Manifest);
             }
-            (version, Some(_)) if version.starts_with(GROUP) => self.open(document, Source::Manifest),
-            (_, Some(_)) => self.others.push(document),
-            (_, None) => self.unknown += 1,
+            (version, Some(_)) if version.starts_with(GROUP) => {
+                self.count += 1;
+                self.open(document, Source::Manifest);
+            }
+            (_, Some(_)) => {
+                self.count += 1;
+                self.others.push(document);
+            }
+            (_, None) if document.value.is_null() => {}
+            (_, None) if !document.value.is_object() => {
+                self.count += 1;
+                let message = "is no object: write apiVersion, kind, metadata and spec, as kubectl takes it";
+                self.errors.push(Finding { object: String::new(), ..document.finding("", message) });
+            }
+            (_, None) => {
+                self.count += 1;
+                self.unknown += 1;
+            }
         }
     }
 
@@ -210,6 +230,9 @@ impl Classified {
         }
         if source == Source::Manifest {
             refused.extend(schema::check(kind, &document.value));
+        }
+        if users_write && source == Source::Manifest {
+            self.written.push(document.clone());
         }
         let found = !refused.is_empty();
         self.errors.extend(refused.into_iter().map(|(pointer, message)| document.finding(&pointer, message)));

@@ -21,6 +21,15 @@ pub struct Finding {
     pub message: String,
 }
 
+impl Finding {
+    /// Is another finding about the same field of the same object, or about a part of it?
+    pub fn covers(&self, other: &Self) -> bool {
+        let below =
+            other.field.strip_prefix(&self.field).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
+        self.file == other.file && self.object == other.object && !self.field.is_empty() && below
+    }
+}
+
 /// In the form of compilers, so that editors find the place.
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -14,6 +14,9 @@ use super::{Finding, Text};
 /// Most objects and lists within each other, as in the API server's JSON.
 const MAX_DEPTH: usize = 128;
 
+/// Most values that aliases of one file stand for: a manifest has few, and each costs time.
+const MOST_ANCHORED: usize = 100_000;
+
 /// A value in a file.
 #[derive(Clone, Debug)]
 pub struct Located {
@@ -43,6 +46,7 @@ impl Located {
             max_documents: usize::MAX,
             max_total_scalar_bytes: usize::MAX,
             enforce_alias_anchor_ratio: false,
+            max_recorded_anchor_events: MOST_ANCHORED,
             max_depth: MAX_DEPTH,
         };
         let options = serde_saphyr::options! { budget: budget, with_snippet: false };
@@ -56,7 +60,7 @@ impl Located {
                 line: error.location().map_or(1, |l| l.line()),
                 object: String::new(),
                 field: String::new(),
-                message: error.without_snippet().to_string(),
+                message: explained(&error.without_snippet().to_string()),
             }),
         }
     }
@@ -104,6 +108,18 @@ impl Located {
             message: message.into(),
         }
     }
+}
+
+/// An error of the parser in words. Its own text about limits has names of Rust.
+fn explained(error: &str) -> String {
+    if error.contains("budget breached") && (error.contains("Anchor") || error.contains("Alias")) {
+        return "the aliases of this file stand for too many objects: write the fields out, without aliases (*name)"
+            .to_owned();
+    }
+    if error.contains("budget breached") {
+        return format!("the file is nested deeper than {MAX_DEPTH} levels, or larger than can be read: split it");
+    }
+    error.to_owned()
 }
 
 /// The name of a field as a part of a pointer.

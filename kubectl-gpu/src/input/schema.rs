@@ -5,7 +5,7 @@ use std::{
     sync::LazyLock,
 };
 
-use gputenancy_crds::quantity::Amount;
+use gputenancy_crds::{quantity::Amount, quota};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use regex::Regex;
 use serde_json::Value;
@@ -60,7 +60,33 @@ pub(super) fn check(kind: &str, object: &Value) -> Vec<(String, String)> {
         let strict = gputenancy_crds::manifest::USERS_WRITE.contains(&kind);
         walk(schema, &defaulted(schema, object), "", strict, &mut mistakes);
     }
+    name_quota_keys(object, &mut mistakes);
     mistakes
+}
+
+/// Beginning of the message of the rule about keys of quotas.
+const QUOTA_KEYS_RULE: &str = "write keys that a ResourceQuota counts";
+
+/// Replaces the mistake about keys of `spec.resources`, which lists what is allowed, by one for each wrong key.
+fn name_quota_keys(object: &Value, mistakes: &mut Vec<(String, String)>) {
+    let Some((at, (_, rule))) =
+        mistakes.iter().enumerate().find(|(_, (_, message))| message.starts_with(QUOTA_KEYS_RULE))
+    else {
+        return;
+    };
+    let keys = object.pointer("/spec/resources").and_then(Value::as_object).into_iter().flatten();
+    let wrong: Vec<(String, String)> = keys
+        .filter(|(key, _)| !quota::is_counted(key))
+        .map(|(key, _)| {
+            let meant = structure::nearest(key, &quota::OWN_KEYS);
+            let instead = meant.map_or_else(|| rule.clone(), |key| format!("did you mean {key}?"));
+            (format!("/spec/resources/{}", token(key)), format!("is not counted by a ResourceQuota: {instead}"))
+        })
+        .collect();
+    // where the rule and this program disagree the rule's message stays
+    if !wrong.is_empty() {
+        mistakes.splice(at..=at, wrong);
+    }
 }
 
 /// The schema of a field.
@@ -139,10 +165,12 @@ fn walk(schema: &Value, value: &Value, pointer: &str, strict: bool, mistakes: &m
         Value::Object(fields) => count(schema, "minProperties", "maxProperties", fields.len(), "fields"),
         _ => None,
     };
+    let rules: Vec<(String, String)> =
+        if sound { broken(schema, value).iter().map(|message| place(pointer, message)).collect() } else { Vec::new() };
+    // the rule of a text says what to write, where its length says only that something is missing
+    let wrong = wrong.filter(|_| rules.is_empty() || !value.is_string());
     mistakes.extend(wrong.map(|message| (pointer.to_owned(), message)));
-    if sound {
-        mistakes.extend(broken(schema, value).iter().map(|message| place(pointer, message)));
-    }
+    mistakes.extend(rules);
     sound
 }
 

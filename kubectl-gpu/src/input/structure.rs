@@ -77,11 +77,16 @@ fn is_name(name: &str) -> bool {
     name.len() <= LONGEST_NAME && name.split('.').all(label)
 }
 
+/// The known name that an unknown one is probably meant to be.
+pub(super) fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+    let (edits, other) = known.iter().map(|other| (distance(name, other), other)).min()?;
+    (edits <= 1 + name.chars().count() / 4).then_some(*other)
+}
+
 /// What to write instead of an unknown field.
 fn instead(name: &str, known: &[&str]) -> String {
-    let nearest = known.iter().map(|other| (distance(name, other), other)).min();
-    match nearest {
-        Some((edits, other)) if edits <= 1 + name.chars().count() / 4 => format!("did you mean {other}?"),
+    match nearest(name, known) {
+        Some(other) => format!("did you mean {other}?"),
         _ if known.is_empty() => "remove it".to_owned(),
         _ => {
             let more = if known.len() > MOST_NAMES { " and others (kubectl explain lists them)" } else { "" };

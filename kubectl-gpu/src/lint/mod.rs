@@ -54,12 +54,15 @@ pub struct Options<'a> {
 /// Checks these texts.
 pub fn lint(texts: &[Text], options: Options<'_>) -> LintReport {
     let classified = classify(texts);
-    let documents = classified.reading.documents.len() + classified.others.len();
+    let documents = classified.count;
     // an object that cannot be read is missing for the others: one mistake is reported once
     let broken: BTreeSet<&str> = classified.errors.iter().filter_map(|f| Some(f.object.split_once(' ')?.1)).collect();
     let world = World::of(classified.reading);
     let mut not_checked = Vec::new();
     let mut findings = objects::check(&world, &classified.ours, &broken, &mut not_checked);
+    findings.extend(refused::refused(&classified.written));
+    // one mistake has one finding
+    findings.retain(|found| !classified.errors.iter().any(|error| error.covers(found)));
     findings.extend(classified.errors.iter().cloned());
     findings.extend(workload::check(&world, &classified.others, options, &mut not_checked));
     if classified.unknown > 0 {

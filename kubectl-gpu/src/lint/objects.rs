@@ -1,6 +1,6 @@
 //! References between profiles, pools and tenants.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::{GpuPool, GpuTenant, Guarantee, words::are};
 use gputenancy_engine::quota::{device_weights, unknown_weight_message};
@@ -8,7 +8,7 @@ use gputenancy_plan::{self as plan, Problem, Snapshot};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement;
 use kube::ResourceExt;
 
-use super::{refused, sharing};
+use super::sharing;
 use crate::{
     input::{Finding, Located},
     world::World,
@@ -56,8 +56,7 @@ pub(super) fn check(
         findings.extend(check.unweighed(&snapshot));
     }
     findings.extend(check.overlaps());
-    let refused = refused::refused(world).into_iter();
-    findings.extend(refused.filter_map(|(kind, name, pointer, message)| check.finding(kind, &name, &pointer, message)));
+    findings.extend(check.contested());
     findings
 }
 
@@ -115,9 +114,11 @@ impl Check<'_> {
             Problem::ResourceNameConflict { profile, .. } => {
                 ("GpuProfile", profile.as_str(), Some("/spec/resourceName".into()))
             }
-            Problem::InvalidSpec { object, .. } => {
+            Problem::InvalidSpec { object, what } => {
                 let (kind, name) = object.split_once(' ')?;
-                (kind, name, None)
+                let (field, message) = what.split_once(": ").filter(|(field, _)| field.starts_with("spec.")).unzip();
+                let pointer = field.map_or_else(String::new, |field| format!("/{}", field.replace('.', "/")));
+                return self.finding(kind, name, &pointer, message.unwrap_or(what).to_owned());
             }
             // another owner of a node, and what its agent can limit, is no mistake in these files
             Problem::ForeignPartitioner { .. } | Problem::EnforcementTooWeak { .. } => return None,
@@ -178,6 +179,35 @@ impl Check<'_> {
             let message = unknown.then(|| unknown_weight_message(&guarantee.profile))?;
             self.finding("GpuTenant", &tenant.name_any(), &pointer, message)
         })
+    }
+
+    /// Namespaces that two tenants list. One whose owner is known is reported as a conflict.
+    fn contested(&self) -> Vec<Finding> {
+        let owned = |namespace: &str| {
+            let states = self.world.tenants.iter().flat_map(|t| &t.status).flat_map(|status| &status.namespaces);
+            states.filter(|state| state.is_own()).any(|state| state.name == namespace)
+        };
+        let mut first: BTreeMap<&str, String> = BTreeMap::new();
+        let mut findings = Vec::new();
+        for tenant in &self.world.tenants {
+            for (at, namespace) in tenant.spec.namespaces.iter().enumerate() {
+                let Some(other) = first.get(namespace.name.as_str()).filter(|other| **other != tenant.name_any())
+                else {
+                    first.entry(&namespace.name).or_insert_with(|| tenant.name_any());
+                    continue;
+                };
+                if owned(&namespace.name) {
+                    continue;
+                }
+                let message = format!(
+                    "GpuTenant {other} lists {} as well, and a namespace has one tenant: choose another name",
+                    namespace.name
+                );
+                let pointer = format!("/spec/namespaces/{at}/name");
+                findings.extend(self.finding("GpuTenant", &tenant.name_any(), &pointer, message));
+            }
+        }
+        findings
     }
 
     /// Pools of which one selects every node of the other. Other overlaps depend on the labels of nodes.

@@ -129,9 +129,23 @@ pub(super) fn check(
         ));
     }
     not_checked.extend(check.unknown.into_iter().map(|(policy, (object, why))| {
-        format!("admission policy {policy}: it cannot be evaluated without the cluster and its users, such as for {object}: {why}")
+        format!(
+            "admission policy {policy}: it cannot be evaluated without the cluster and its users, such as for {object}: {}",
+            in_words(&why)
+        )
     }));
     check.findings
+}
+
+/// Why a rule cannot be evaluated, without the words of the interpreter where a variable is missing.
+fn in_words(why: &str) -> String {
+    let variable = why.split_once("Undeclared reference to '").and_then(|(_, rest)| rest.split('\'').next());
+    match variable {
+        Some("authorizer") => "it depends on the rights of the user".to_owned(),
+        Some("params") => "it depends on its parameters".to_owned(),
+        Some(other) => format!("it depends on {other}"),
+        None => why.to_owned(),
+    }
 }
 
 /// The first request of a whole GPU that the pools no longer offer. What is not granted at all is refused by a policy.

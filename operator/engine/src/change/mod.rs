@@ -14,6 +14,7 @@ mod partition;
 mod policy;
 mod recovery;
 mod rollback;
+mod schedule;
 mod settled;
 mod types;
 mod window;

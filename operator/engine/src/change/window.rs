@@ -7,6 +7,8 @@ use croner::{
 use gputenancy_crds::MaintenanceWindow;
 use k8s_openapi::jiff::{SignedDuration, Timestamp, Zoned, tz::TimeZone};
 
+use super::schedule;
+
 /// Windows that touch or overlap are one; after so many that are joined there is no end.
 const MOST_JOINED: usize = 64;
 
@@ -14,9 +16,7 @@ const MOST_JOINED: usize = 64;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WindowError {
     /// The schedule is none.
-    #[error(
-        "spec.disruption.windows[{index}].schedule: `{text}` is no schedule ({why}); write five fields as in a CronJob, such as 0 2 * * 6"
-    )]
+    #[error("spec.disruption.windows[{index}].schedule: `{text}` is no schedule: {why}")]
     Schedule {
         /// Place in the list.
         index: usize,
@@ -166,8 +166,14 @@ impl Recurring {
     fn read(index: usize, window: &MaintenanceWindow, now: Timestamp) -> Result<Self, WindowError> {
         let text = window.schedule.trim().to_owned();
         let parser = CronParser::builder().seconds(Seconds::Disallowed).year(Year::Disallowed).build();
-        let opens =
-            parser.parse(&text).map_err(|e| WindowError::Schedule { index, text: text.clone(), why: e.to_string() })?;
+        let wrong = |why: String| WindowError::Schedule { index, text: text.clone(), why };
+        let opens = parser.parse(&text).map_err(|_| {
+            let unknown = || "write five fields as in a CronJob, such as 0 2 * * 6".to_owned();
+            wrong(schedule::mistake(&text).unwrap_or_else(unknown))
+        })?;
+        if let Some(step) = schedule::excessive_step(&text) {
+            return Err(wrong(step));
+        }
         let name = window.time_zone.as_str();
         let zone = zone(name).ok_or_else(|| WindowError::Zone { index, text: name.to_owned() })?;
         let lasts = window.duration.get().map_err(|e| WindowError::Duration { index, why: e.to_string() })?;
