@@ -20,12 +20,12 @@ pub struct Enforcement {
     /// API, which respects PodDisruptionBudgets; the annotation gputenancy.io/do-not-evict does not prevent it.
     #[serde(default)]
     pub on_bypass: OnBypass,
-    /// The same for pods of tenants with trust: Trusted. Default: as onBypass. Warn keeps the pods of trusted teams running where others are
+    /// The same for pods of tenants with trust: Trusted. Warn keeps the pods of trusted teams running where others are
     /// evicted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_bypass_by_trusted: Option<OnBypass>,
     /// Policy for nodes whose driver does not overwrite freed GPU memory (registry key RMDisableScrubOnFree). A pod can read data of an earlier
-    /// pod there. Refuse: no new pod gets a device; running pods keep theirs. Accept: devices are served; for pools of one team.
+    /// pod there. Refuse: no new pod gets a device; running pods keep theirs. Accept: devices are served; for pools of one team. Default: Refuse.
     #[serde(default, skip_serializing_if = "UnscrubbedMemory::is_refuse")]
     pub unscrubbed_memory: UnscrubbedMemory,
 }
@@ -93,4 +93,15 @@ pub struct Bypass {
     /// under another name.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub without_cuda: bool,
+}
+
+impl Bypass {
+    /// Is it more than the limit, and not only memory that the limit does not count?
+    pub fn exceeds_limit(&self) -> bool {
+        // an amount that cannot be read is taken for too much
+        match (self.used.mib(), self.limit.mib()) {
+            (Ok(used), Ok(limit)) => used > limit,
+            _ => true,
+        }
+    }
 }

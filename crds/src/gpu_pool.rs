@@ -71,10 +71,10 @@ pub struct GpuPoolSpec {
     #[serde(default)]
     pub advertiser: Advertiser,
     /// Names of MIG instances. Mixed: each under the resource of its profile. Single: the pool has one MIG profile, whose `resourceName` is
-    /// nvidia.com/gpu, and every GPU has as many instances of it as fit; pods that request nvidia.com/gpu run there unchanged. Default: Mixed.
+    /// nvidia.com/gpu, and every GPU has as many instances of it as fit; pods that request nvidia.com/gpu run there unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strategy: Option<Strategy>,
-    /// Which GPU of a node a pod gets devices of. Default: Packed.
+    /// Which GPU of a node a pod gets devices of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocation: Option<AllocationPolicy>,
     /// Taint on the pool's nodes, which keeps pods without a GPU away; pods of tenants with a GPU tolerate it. It is removed when the

@@ -64,7 +64,7 @@ pub struct GpuProfileSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
     pub max_per_pod: Option<i32>,
-    /// Least trust that a tenant needs. Default: Untrusted for whole GPUs and MIG, Internal for shares.
+    /// Least trust that a tenant needs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust: Option<Trust>,
     /// What a user must accept as normal, and what counts as an incident.
@@ -87,7 +87,7 @@ pub struct SharingLimit {
     #[serde(default = "default_max_replicas")]
     #[schemars(range(min = 2, max = 128))]
     pub max_replicas: i32,
-    /// The profile is offered for production: a pilot has shown latency, throughput and what a failure does. The catalog says so.
+    /// The profile is offered for production: a pilot has shown latency, throughput and what a failure does. The catalog says so. Default: false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub production: bool,
     /// Measurement with this number of pods on one GPU.
@@ -282,12 +282,12 @@ pub struct Fraction {
     #[schemars(range(min = 1, max = 100))]
     pub compute: i32,
     /// Whether a pod may use GPU time that other pods leave idle. Strict: never more than `compute`. Burst: more while neighbours are idle; they
-    /// get their percentage back when they have work. Among pods with Burst, those with the highest PriorityClass get the idle time.
+    /// get their percentage back when they have work. Among pods with Burst, those with the highest PriorityClass get the idle time. Default: Strict.
     #[serde(default, skip_serializing_if = "ComputeMode::is_default")]
     pub compute_mode: ComputeMode,
     /// What happens to running pods that hold more than a smaller `memory`. WhenFree: such a pod keeps its limit until it has freed enough,
     /// and condition Resized names it. Force: the limit falls to what the pod holds, then as the pod frees memory; further
-    /// allocations fail.
+    /// allocations fail. Default: WhenFree.
     #[serde(default, skip_serializing_if = "ResizePolicy::is_default")]
     pub resize: ResizePolicy,
 }
@@ -362,9 +362,12 @@ pub struct GpuProfileStatus {
     /// Devices of this profile in the whole cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<Capacity>,
-    /// Tenants that have it in their budget.
+    /// Tenants that have it in their budget. While there are any, the profile is not deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenants: Option<i32>,
+    /// Pools that list it. While there are any, the profile is not deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pools: Option<i32>,
 }
 
 /// Numbers of devices.

@@ -288,6 +288,21 @@ pub struct NamespaceState {
     pub phase: String,
 }
 
+impl NamespaceState {
+    /// Phase of a namespace that exists and is not the tenant's.
+    pub const FOREIGN: &str = "Foreign";
+
+    /// Does the namespace exist without being the tenant's?
+    pub fn is_foreign(&self) -> bool {
+        self.phase == Self::FOREIGN
+    }
+
+    /// Does the namespace exist as the tenant's?
+    pub fn is_own(&self) -> bool {
+        ["Active", "Retained", "Terminating"].contains(&self.phase.as_str())
+    }
+}
+
 /// Budget and use of one profile.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]

@@ -9,6 +9,14 @@ use crate::{GpuGrant, GpuNode, GpuPool, GpuProfile, GpuTenant, patterns};
 /// Kinds whose spec users write; programs write the others.
 pub const USERS_WRITE: [&str; 3] = ["GpuProfile", "GpuPool", "GpuTenant"];
 
+/// Defaults of fields of the spec that are an optional enum, by kind and pointer: the schema of such a field has the description of the enum.
+const DEFAULTS: [(&str, &str, &str); 4] = [
+    ("GpuProfile", "/trust", "Untrusted for whole GPUs and MIG, Internal for shares"),
+    ("GpuPool", "/allocation", "Packed"),
+    ("GpuPool", "/strategy", "Mixed"),
+    ("GpuPool", "/enforcement/properties/onBypassByTrusted", "as onBypass"),
+];
+
 /// Every CRD with the name of its file in `crds/generated/`.
 ///
 /// # Errors
@@ -22,12 +30,18 @@ pub fn all() -> Result<Vec<(String, Value)>, serde_json::Error> {
 /// absent; and the annotation that keeps helm from deleting users' objects with the chart.
 fn finish(crd: CustomResourceDefinition) -> Result<(String, Value), serde_json::Error> {
     let file = format!("{}_{}.yaml", crd.spec.group, crd.spec.names.plural);
-    let by_users = USERS_WRITE.contains(&crd.spec.names.kind.as_str());
+    let kind = crd.spec.names.kind.clone();
+    let by_users = USERS_WRITE.contains(&kind.as_str());
     let mut crd = serde_json::to_value(crd)?;
     if let Some(schema) = crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema") {
         drop_nullable(schema);
         if by_users && let Some(spec) = schema.pointer_mut("/properties/spec") {
             patterns::explain(spec, "spec");
+            for (_, field, default) in DEFAULTS.iter().filter(|(of, ..)| *of == kind) {
+                if let Some(Value::String(text)) = spec.pointer_mut(&format!("/properties{field}/description")) {
+                    text.push_str(&format!(" Default: {default}."));
+                }
+            }
         }
         // nothing happens where there is no status object: a grant has none
         set(schema, "/properties/status", "default", json!({"observedGeneration": -1}));

@@ -7,7 +7,10 @@
 
 use std::collections::BTreeSet;
 
-use gputenancy_crds::{GpuNode, GpuPool, GpuPoolStatus, condition, vcluster};
+use gputenancy_crds::{
+    GpuNode, GpuPool, GpuPoolStatus, GpuProfile, GpuProfileStatus, GpuTenant, GpuTenantStatus, condition, reasons,
+    vcluster,
+};
 use gputenancy_engine::{
     maintenance::MaintenanceRequest,
     ownership::DRA_DRIVER,
@@ -38,14 +41,9 @@ pub fn to_yaml(world: &World) -> Result<String, serde_saphyr::ser::Error> {
 pub fn document(world: &World) -> Value {
     let fleet = &world.fleet;
     let mut items = Vec::new();
-    items.extend(fleet.profiles.iter().map(|p| spec_of(p, &p.spec)));
+    items.extend(fleet.profiles.iter().map(profile));
     items.extend(fleet.pools.iter().map(pool));
-    items.extend(world.tenants.iter().map(|tenant| {
-        let mut tenant = tenant.clone();
-        tenant.spec.owners.clear();
-        tenant.spec.viewers.clear();
-        spec_of(&tenant, &tenant.spec)
-    }));
+    items.extend(world.tenants.iter().map(tenant));
     items.extend(fleet.gpu_nodes.values().map(|node| gpu_node(node)));
     items.extend(fleet.nodes.values().map(|node| {
         let mut node = (**node).clone();
@@ -113,19 +111,45 @@ fn spec_of<K: Resource<DynamicType = ()>>(object: &K, spec: &impl Serialize) -> 
     json!({"apiVersion": K::api_version(&()), "kind": K::kind(&()), "metadata": metadata, "spec": spec})
 }
 
+/// A profile, with the resource under which it is served, and whether another profile has it.
+fn profile(profile: &GpuProfile) -> Value {
+    let status = profile.status.clone().unwrap_or_default();
+    let mut conditions = status.conditions;
+    conditions.retain(|c| reasons::RESOURCE_NAME_CONFLICT == c.reason.as_str());
+    let known = GpuProfileStatus { resource_name: status.resource_name, conditions, ..GpuProfileStatus::default() };
+    with_status(spec_of(profile, &profile.spec), &known)
+}
+
+/// A tenant without users, with the states of its namespaces: they decide whether its guarantees count.
+fn tenant(tenant: &GpuTenant) -> Value {
+    let mut spec = tenant.spec.clone();
+    spec.owners.clear();
+    spec.viewers.clear();
+    let namespaces = tenant.status.iter().flat_map(|status| &status.namespaces).cloned().collect();
+    with_status(spec_of(tenant, &spec), &GpuTenantStatus { namespaces, ..GpuTenantStatus::default() })
+}
+
+/// A document with what plans depend on of its object's status, if there is anything.
+fn with_status(mut document: Value, known: &(impl Serialize + Default + PartialEq)) -> Value {
+    if let (Value::Object(fields), false) = (&mut document, is_default(known)) {
+        fields.insert("status".into(), json!(known));
+    }
+    document
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 /// A pool, with the guarantees that wait because they flap, and the taint that is no mark of others.
 fn pool(pool: &GpuPool) -> Value {
-    let mut document = spec_of(pool, &pool.spec);
     let status = pool.status.clone().unwrap_or_default();
     let known = GpuPoolStatus {
         flapping: status.flapping,
         tolerated_taint: status.tolerated_taint,
         ..GpuPoolStatus::default()
     };
-    if let (Value::Object(fields), true) = (&mut document, known != GpuPoolStatus::default()) {
-        fields.insert("status".into(), json!(known));
-    }
-    document
+    with_status(spec_of(pool, &pool.spec), &known)
 }
 
 fn gpu_node(node: &GpuNode) -> Value {

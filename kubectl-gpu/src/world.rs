@@ -116,7 +116,7 @@ impl World {
         // a tenant may list a namespace that belongs to another one
         let foreign = |t: &GpuTenant| {
             let mut states = t.status.iter().flat_map(|s| &s.namespaces);
-            states.any(|n| n.name == namespace && n.phase == "Foreign")
+            states.any(|n| n.name == namespace && n.is_foreign())
         };
         let owns = |t: &&GpuTenant| t.spec.namespaces.iter().any(|n| n.name == namespace) && !foreign(t);
         self.tenants.iter().find(owns)

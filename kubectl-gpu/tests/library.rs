@@ -60,6 +60,32 @@ fn plan_says_which_guarantees_wait_because_they_flap_also_from_a_snapshot() {
 }
 
 #[test]
+fn plan_gives_no_device_to_a_tenant_without_a_namespace_of_its_own_also_from_a_snapshot() {
+    let mut world = World::of(read(TWO_TEAMS));
+    let status = json!({"namespaces": [{"name": "team-a", "phase": "Active"}]});
+    let team = world.tenants.iter_mut().find(|t| t.metadata.name.as_deref() == Some("team-a")).unwrap();
+    team.status = Some(serde_json::from_value(status).unwrap());
+    world.fleet.tenants = world.tenants.iter().cloned().map(Into::into).collect();
+    let again = World::of(read(&snapshot::to_yaml(&world).unwrap()));
+    for world in [&world, &again] {
+        let manifest = "apiVersion: gputenancy.io/v1alpha1
+kind: GpuTenant
+metadata: {name: x4}
+spec: {namespaces: [{name: team-a}], gpus: [{profile: mig-1g, count: 1000}]}
+";
+        let preview = plan(world, manifest);
+        let problems: Vec<String> = preview.problems.iter().map(|problem| problem.message.clone()).collect();
+        assert_eq!(
+            problems,
+            [
+                "tenant x4 lists namespace team-a, which belongs to tenant team-a; no device is planned for it, as it has no namespace of its own: choose another name in spec.namespaces, or see condition NamespacesReady of GpuTenant x4"
+            ]
+        );
+        assert!(preview.changes.is_empty(), "{:?}", preview.changes);
+    }
+}
+
+#[test]
 fn plan_takes_a_node_that_a_maintenance_request_names_for_no_supply_also_from_a_snapshot() {
     let request = json!({
         "apiVersion": "nvsentinel.dgxc.nvidia.com/v1", "kind": "MaintenanceRequest", "metadata": {"name": "m"},

@@ -157,6 +157,21 @@ fn plan_refuses_to_delete_a_protected_tenant() {
 }
 
 #[test]
+fn plan_refuses_to_delete_a_profile_in_use_and_names_its_users() {
+    // sentences are wrapped
+    let out = |words: &str| plan(words).out.split_whitespace().collect::<Vec<_>>().join(" ");
+    let run = out("--snapshot two-teams.yaml --delete gpuprofile/mig-1g");
+    let refusal = "GpuProfile mig-1g is in use by GpuPool inference, GpuTenant team-a: remove it from their spec.gpus and spec.profiles first";
+    assert!(run.contains(refusal), "{}", run);
+    // its users are deleted in the same plan
+    let run = out(
+        "--snapshot two-teams.yaml --delete gpuprofile/mig-3g --delete gpupool/inference --delete gputenant/team-b",
+    );
+    assert!(run.contains("GpuTenant team-b is protected"), "{}", run);
+    assert!(run.contains("GpuProfile mig-3g is in use by GpuTenant team-b: "), "{}", run);
+}
+
+#[test]
 fn plan_with_prune_deletes_objects_without_manifest() {
     let preview = json("plan --snapshot two-teams.yaml -f grow-a-little.yaml --prune -o json");
     let deleted: Vec<&Value> = preview["manifests"]

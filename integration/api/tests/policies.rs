@@ -431,6 +431,31 @@ async fn untouched(world: &World) -> Result<()> {
 }
 
 #[tokio::test]
+async fn profile_in_use_is_not_deleted_and_an_unused_one_is() {
+    let world = World::attach().await.unwrap();
+    product::install(&world.lab, &[]).await.unwrap();
+    let one = "/apis/gputenancy.io/v1alpha1/gpuprofiles/in-use".to_owned();
+    let status = format!("{one}/status");
+    let profile = json!({"apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuProfile", "metadata": {"name": "in-use"},
+        "spec": {"device": {"whole": {}}, "support": {"expected": "e", "incident": "i"}}});
+    let admin = Actor::Admin;
+    admin.does(&world.client, Verb::Apply, &one, &profile).await.unwrap();
+    for (tenants, pools) in [(2, 0), (0, 1), (3, 2)] {
+        let used = json!({"status": {"tenants": tenants, "pools": pools}});
+        admin.does(&world.client, Verb::Merge, &status, &used).await.unwrap();
+        let refusal = format!(
+            "GpuProfile in-use is in use (GpuTenants that are guaranteed it: {tenants}, GpuPools that list it: {pools}): remove it from their spec.gpus and spec.profiles first; kubectl gpu plan --delete gpuprofile/in-use names them"
+        );
+        admin.check(&world.client, Verb::Delete, &one, &json!({}), Some(&refusal)).await.unwrap();
+    }
+    admin.does(&world.client, Verb::Merge, &status, &json!({"status": {"tenants": 0, "pools": 0}})).await.unwrap();
+    admin.does(&world.client, Verb::Delete, &one, &json!({})).await.unwrap();
+    // without a status, as before the operator has seen it
+    admin.does(&world.client, Verb::Apply, &one, &profile).await.unwrap();
+    admin.does(&world.client, Verb::Delete, &one, &json!({})).await.unwrap();
+}
+
+#[tokio::test]
 async fn deletion_protection_refuses_delete_with_remedy() {
     let world = World::attach().await.unwrap();
     product::install(&world.lab, &[]).await.unwrap();

@@ -138,7 +138,22 @@ pub async fn delete_everything(client: &Client) -> Result<()> {
     }
     // boxed: every test contains this future
     try_join(Box::pin(deleted_tenants(client)), deleted::<GpuPool>(client, "pools")).await?;
-    deleted::<GpuProfile>(client, "profiles").await
+    deleted_profiles(client).await
+}
+
+/// A profile in use is not deleted, by its status; no operator may run that brings it up to date.
+async fn deleted_profiles(client: &Client) -> Result<()> {
+    let api = Api::<GpuProfile>::all(client.clone());
+    crate::wait::eventually("profiles to be deleted", crate::wait::PATIENCE, || async {
+        for profile in api.list(&ListParams::default()).await? {
+            let unused = Patch::Merge(json!({"status": {"tenants": 0, "pools": 0}}));
+            api.patch_status(&profile.name_any(), &PatchParams::default(), &unused).await?;
+        }
+        api.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
+        Ok(Ok(()))
+    })
+    .await?;
+    gone::<GpuProfile>(client, "profiles").await
 }
 
 async fn deleted_tenants(client: &Client) -> Result<()> {

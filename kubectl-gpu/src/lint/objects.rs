@@ -114,6 +114,11 @@ impl Check<'_> {
             Problem::ResourceNameConflict { profile, .. } => {
                 ("GpuProfile", profile.as_str(), Some("/spec/resourceName".into()))
             }
+            Problem::NamespaceConflict { tenant, namespace, .. } => {
+                let at =
+                    self.world.tenant(tenant.as_str())?.spec.namespaces.iter().position(|n| n.name == *namespace)?;
+                ("GpuTenant", tenant.as_str(), Some(format!("/spec/namespaces/{at}/name")))
+            }
             Problem::InvalidSpec { object, what } => {
                 let (kind, name) = object.split_once(' ')?;
                 let (field, message) = what.split_once(": ").filter(|(field, _)| field.starts_with("spec.")).unzip();

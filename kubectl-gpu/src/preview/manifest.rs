@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gputenancy_crds::manifest::USERS_WRITE;
+use gputenancy_crds::{GpuTenant, manifest::USERS_WRITE};
 use kube::ResourceExt as _;
 use serde::Serialize;
 use serde_json::Value;
@@ -64,7 +64,9 @@ pub fn propose(before: &World, reading: Reading, delete: &[String], prune: bool)
         let manifest = name.and_then(|name| effect(before, &proposal.after, name, format!("{file}:{line}")));
         proposal.manifests.extend(manifest);
     }
-    for name in going {
+    // profiles last: what uses them may be deleted in the same plan
+    let (profiles, others): (Vec<Name>, Vec<Name>) = going.into_iter().partition(|(kind, _)| *kind == "GpuProfile");
+    for name in others.into_iter().chain(profiles) {
         proposal.delete(before, name);
     }
     proposal.manifests.sort_by(|a, b| (&a.kind, &a.name).cmp(&(&b.kind, &b.name)));
@@ -79,6 +81,14 @@ impl Proposal {
                 reason: "DeletionProtected".into(),
                 message: format!(
                     "GpuTenant {name} is protected, and its namespaces with it: set spec.deletionProtection to false first"
+                ),
+                known: false,
+            });
+        } else if let Some(users) = (kind == "GpuProfile").then(|| users(&self.after, &name)).flatten() {
+            self.refused.push(Finding {
+                reason: "ProfileInUse".into(),
+                message: format!(
+                    "GpuProfile {name} is in use by {users}: remove it from their spec.gpus and spec.profiles first"
                 ),
                 known: false,
             });
@@ -101,6 +111,21 @@ impl Proposal {
         let (kind, action) = (kind.to_owned(), Action::Delete);
         self.manifests.push(Manifest { kind, name, source: None, action, fields: Vec::new() });
     }
+}
+
+/// Most objects that a sentence names.
+const MOST_USERS: usize = 10;
+
+/// Tenants that are guaranteed a profile and pools that list it, in words; `None`: there are none.
+fn users(world: &World, profile: &str) -> Option<String> {
+    let guaranteed = |t: &&GpuTenant| t.spec.gpus.iter().any(|g| g.profile == profile && g.count > 0);
+    let tenants = world.tenants.iter().filter(guaranteed).map(|t| format!("GpuTenant {}", t.name_any()));
+    let listing = world.fleet.pools.iter().filter(|p| p.spec.profiles.iter().any(|listed| listed == profile));
+    let mut users: Vec<String> = listing.map(|p| format!("GpuPool {}", p.name_any())).chain(tenants).collect();
+    let more = users.len().saturating_sub(MOST_USERS);
+    users.truncate(MOST_USERS);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    (!users.is_empty()).then(|| format!("{}{more}", users.join(", ")))
 }
 
 fn named(text: &str) -> Result<Name, &'static str> {

@@ -16,6 +16,7 @@ use crate::{
     duration::or_seconds,
     liveness::{AgentPod, GRACE_PERIOD, Liveness, liveness},
     maintenance::Maintenances,
+    namespace_owners::NamespaceOwners,
     ownership::{DRA_DRIVER, OwnershipSigns, conflicting_owner},
     partitioner::{self, MigConfigs},
     plugin::PluginConfigs,
@@ -116,14 +117,19 @@ impl Fleet {
         nodes: Vec<NodeFacts<'a>>,
         priorities: BTreeMap<(&'a str, &'a str), i32>,
     ) -> Cluster<'a> {
-        let tenants = self.tenants.iter().filter(|t| t.metadata.deletion_timestamp.is_none());
         Cluster {
             profiles: self.profiles.iter().filter(|p| p.metadata.deletion_timestamp.is_none()).collect(),
             pools: self.active_pools().collect(),
-            tenants: tenants.map(|t| tenant_facts(t)).collect(),
+            tenants: self.demands().filter(|(t, _)| t.metadata.deletion_timestamp.is_none()).map(|(_, f)| f).collect(),
             nodes,
             priorities,
         }
+    }
+
+    /// Every tenant with the part of it that a plan depends on.
+    pub fn demands(&self) -> impl Iterator<Item = (&GpuTenant, TenantFacts<'_>)> {
+        let owners = NamespaceOwners::of(&self.tenants);
+        self.tenants.iter().map(move |tenant| (&**tenant, tenant_facts(tenant, &owners)))
     }
 
     /// Pools that are not being deleted.
@@ -251,10 +257,11 @@ pub fn pod_facts(
 }
 
 /// The part of a tenant that a plan depends on.
-pub fn tenant_facts(tenant: &GpuTenant) -> TenantFacts<'_> {
+fn tenant_facts<'a>(tenant: &'a GpuTenant, owners: &NamespaceOwners<'a>) -> TenantFacts<'a> {
     TenantFacts {
         name: tenant.metadata.name.as_deref().unwrap_or_default(),
         namespaces: &tenant.spec.namespaces,
+        refused: owners.refused(tenant),
         trust: tenant.spec.trust,
         acknowledged: tenant.spec.sharing.is_some(),
         priority: tenant.spec.priority,

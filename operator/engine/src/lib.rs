@@ -10,6 +10,7 @@ pub mod fleet;
 pub mod label;
 pub mod liveness;
 pub mod maintenance;
+pub mod namespace_owners;
 pub mod ownership;
 pub mod partitioner;
 pub mod plugin;

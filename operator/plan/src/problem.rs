@@ -231,6 +231,22 @@ pub enum Problem {
         /// What to do, in a clause.
         remedy: String,
     },
+    /// A tenant lists a namespace that is not its own.
+    #[error(
+        "tenant {tenant} lists namespace {namespace}, {}; {}choose another name in spec.namespaces, or see condition NamespacesReady of GpuTenant {tenant}",
+        .owner.as_ref().map_or_else(|| "which exists and is not the tenant's".to_owned(), |owner| format!("which belongs to tenant {owner}")),
+        if *.served { "" } else { "no device is planned for it, as it has no namespace of its own: " }
+    )]
+    NamespaceConflict {
+        /// The tenant.
+        tenant: TenantName,
+        /// The namespace.
+        namespace: String,
+        /// The tenant that has it; `None`: no tenant has it.
+        owner: Option<TenantName>,
+        /// The tenant has another namespace, so that its guarantees count.
+        served: bool,
+    },
     /// A field of an object is invalid, although the API server accepted it.
     #[error("{object}: {what}")]
     InvalidSpec {
@@ -260,6 +276,7 @@ impl Problem {
             Self::EnforcementTooWeak { .. } => reasons::ENFORCEMENT_TOO_WEAK,
             Self::ResourceNameConflict { .. } => reasons::RESOURCE_NAME_CONFLICT,
             Self::ForeignPartitioner { .. } => reasons::FOREIGN_PARTITIONER,
+            Self::NamespaceConflict { .. } => reasons::NAMESPACE_CONFLICT,
             Self::InvalidSpec { .. } => reasons::INVALID_SPEC,
         }
     }

@@ -6,6 +6,7 @@ use gputenancy_crds::{GpuPool, GpuPoolStatus, GpuProfile, GpuProfileStatus, GpuT
 use gputenancy_engine::{
     fleet::{Fleet, dra_node},
     liveness, maintenance,
+    namespace_owners::foreign,
     partitioner::MigConfigs,
     plugin::PluginConfigs,
     projection::SlimPod,
@@ -132,13 +133,14 @@ fn same<K>(old: &[K], new: &[K], is_same: impl Fn(&K, &K) -> bool) -> bool {
     old.len() == new.len() && old.iter().zip(new).all(|(old, new)| is_same(old, new))
 }
 
-/// A tenant's status is not read, and its writes are frequent.
+/// Of a tenant's status only foreign namespaces are read; its writes are frequent.
 fn is_same_demand(old: &GpuTenant, new: &GpuTenant) -> bool {
     let (before, now) = (&old.metadata, &new.metadata);
     before.uid == now.uid
         && before.generation == now.generation
         && before.deletion_timestamp == now.deletion_timestamp
         && old.spec == new.spec
+        && foreign(old).eq(foreign(new))
 }
 
 fn objects<K: Clone>(store: &Store<K>) -> Vec<K> {
@@ -192,6 +194,21 @@ mod tests {
         assert!(!own((&before, &plain), (&decided, &json!({"profiles": []}))), "the spec has changed as well");
         assert!(!own((&before, &rollout), (&decided, &rollout)));
         assert!(!DecidedStatuses::default().is_own_pool(&pool(&before, &plain), &pool(&decided, &plain)));
+    }
+
+    #[test]
+    fn demand_of_a_tenant_depends_on_its_foreign_namespaces() {
+        let tenant = |phase: &str| -> GpuTenant {
+            serde_json::from_value(json!({
+                "metadata": {"name": "t"},
+                "spec": {"namespaces": [{"name": "t"}]},
+                "status": {"namespaces": [{"name": "t", "phase": phase}]},
+            }))
+            .unwrap()
+        };
+        assert!(is_same_demand(&tenant("Missing"), &tenant("Active")));
+        assert!(!is_same_demand(&tenant("Missing"), &tenant("Foreign")));
+        assert!(!is_same_demand(&tenant("Foreign"), &tenant("Missing")));
     }
 
     #[test]

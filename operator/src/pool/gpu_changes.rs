@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use gputenancy_crds::{ChangePhase, GpuNode, GpuPool, GpuPoolSpec, Guarantee, Trust};
+use gputenancy_crds::{ChangePhase, GpuNode, GpuPool, GpuPoolSpec, GpuSpec, Guarantee, Trust};
 use kube::ResourceExt as _;
 
 use super::{
@@ -33,7 +33,7 @@ use gputenancy_engine::{
         WindowError, Windows,
     },
     fingerprint::fingerprint,
-    fleet::{Fleet, pod_facts, tenant_facts},
+    fleet::{Fleet, pod_facts},
     partitioner::{is_whole, of},
     plugin,
 };
@@ -127,9 +127,10 @@ pub fn decisions(
             wait_all(plan, name, &mut decisions, &decide);
         }
     }
+    let held = devices_after(fleet, &decisions);
     for decision in decisions.values_mut() {
         let notices = std::mem::take(&mut decision.notices).into_iter().map(|notice| {
-            let elsewhere = notice.resource.as_deref().map_or_else(String::new, |r| places(views, r));
+            let elsewhere = notice.resource.as_deref().map_or_else(String::new, |r| places(views.by_node(), &held, r));
             EvictionNotice { elsewhere, ..notice }
         });
         decision.notices = notices.collect();
@@ -272,14 +273,15 @@ pub(super) fn intent(fleet: &Fleet) -> String {
         let owners = (partitioner, advertiser, strategy);
         (p.name_any(), (node_selector, profiles, layout, owners, disruption.allow_outage, enforcement))
     });
-    let tenants = fleet.tenants.iter().map(|t| (t.name_any(), demand(tenant_facts(t))));
+    let tenants = fleet.demands().map(|(tenant, facts)| (tenant.name_any(), demand(facts)));
     fingerprint(&(by_name(profiles), by_name(pools), by_name(tenants)))
 }
 
 /// What a tenant asks for.
 fn demand(tenant: TenantFacts<'_>) -> (Vec<String>, Trust, bool, i32, Vec<Guarantee>, Option<String>) {
-    let TenantFacts { name: _, namespaces, trust, acknowledged, priority, gpus, equivalents } = tenant;
-    let namespaces: Vec<String> = namespaces.iter().map(|n| n.name.clone()).collect();
+    let TenantFacts { name: _, namespaces, refused, trust, acknowledged, priority, gpus, equivalents } = tenant;
+    let own = namespaces.iter().filter(|n| !refused.contains_key(n.name.as_str()));
+    let namespaces: Vec<String> = own.map(|n| n.name.clone()).collect();
     (namespaces, trust, acknowledged, priority, gpus.to_vec(), equivalents.map(str::to_owned))
 }
 
@@ -289,10 +291,37 @@ fn by_name<T>(objects: impl Iterator<Item = (String, T)>) -> Vec<(String, T)> {
     objects
 }
 
+/// The devices of nodes whose specs are about to be written: a device that a change removes is free until then.
+fn devices_after(fleet: &Fleet, decisions: &BTreeMap<GpuKey, ChangeDecision>) -> BTreeMap<String, NodeDevices> {
+    if decisions.values().all(|decision| decision.notices.is_empty()) {
+        return BTreeMap::new();
+    }
+    let mut specs: BTreeMap<&str, Vec<&GpuSpec>> = BTreeMap::new();
+    for (key, spec) in decisions.iter().filter_map(|(key, decision)| Some((key, decision.spec.as_ref()?))) {
+        specs.entry(key.node.as_str()).or_default().push(spec);
+    }
+    let after = |(name, specs): (&str, Vec<&GpuSpec>)| {
+        let mut node = GpuNode::clone(fleet.gpu_nodes.get(name)?);
+        for spec in specs {
+            node.spec.gpus.iter_mut().filter(|gpu| gpu.uuid == spec.uuid).for_each(|gpu| gpu.clone_from(spec));
+        }
+        Some((name.to_owned(), NodeDevices::of(&node, true)))
+    };
+    specs.into_iter().filter_map(after).collect()
+}
+
 /// Where a resource is free; removed instances are not.
-fn places(views: &NodeViews, resource: &str) -> String {
-    let free = |(node, devices): (_, &NodeDevices)| Some((node, devices.by_resource.get(resource)?.free));
-    let free: Vec<(&str, i32)> = views.by_node().filter_map(free).filter(|(_, n)| *n > 0).collect();
+fn places<'a>(
+    views: impl Iterator<Item = (&'a str, &'a NodeDevices)>,
+    held: &BTreeMap<String, NodeDevices>,
+    resource: &str,
+) -> String {
+    let number = |devices: &NodeDevices| devices.by_resource.get(resource).map_or(0, |capacity| capacity.free);
+    let free = |(node, devices): (_, &NodeDevices)| {
+        let after = held.get(node).map_or(i32::MAX, number);
+        Some((node, number(devices).min(after)))
+    };
+    let free: Vec<(&str, i32)> = views.filter_map(free).filter(|(_, n)| *n > 0).collect();
     let places: Vec<String> = free.iter().take(5).map(|(node, n)| format!("{node} ({n})")).collect();
     if places.is_empty() {
         return format!("no {resource} is free now");
@@ -377,4 +406,45 @@ fn admitted<'a>(inputs: &ChangeInputs<'a>) -> (BTreeSet<&'a GpuKey>, BTreeMap<&'
         })
     };
     (by_pool.into_iter().filter_map(admit).flatten().collect(), staged)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn notice_names_no_place_that_the_same_change_removes() {
+        const MIG: &str = "nvidia.com/mig-1g.10gb";
+        let device = json!({"resource": MIG, "allocatable": true, "clients": 0});
+        let instance = |start: i32| json!({"start": start, "profile": "1g.10gb", "gi": start, "uuid": format!("MIG-{start}"), "device": device});
+        let entry = |start: i32| json!({"start": start, "profile": "1g.10gb"});
+        let gpu = json!({"uuid": "GPU-0", "mig": true, "instances": [entry(0), entry(1), entry(2)]});
+        let node: GpuNode = serde_json::from_value(json!({
+            "metadata": {"name": "n"}, "spec": {"gpus": [gpu]},
+            "status": {"gpus": [{"uuid": "GPU-0", "index": 0, "board": 0, "health": "Healthy", "step": "Steady",
+                "instances": [instance(0), instance(1), instance(2)]}]},
+        }))
+        .unwrap();
+        let now = NodeDevices::of(&node, true);
+        let mut spec = node.spec.gpus[0].clone();
+        spec.hold = vec![1, 2];
+        let fleet = Fleet { gpu_nodes: [("n".to_owned(), Arc::new(node))].into(), ..Fleet::default() };
+        let notice = EvictionNotice {
+            pod: PodName { namespace: "t".into(), name: "w".into() },
+            uid: String::new(),
+            deadline: k8s_openapi::jiff::Timestamp::default(),
+            reason: String::new(),
+            resource: Some(MIG.to_owned()),
+            elsewhere: String::new(),
+        };
+        let free = |decision: ChangeDecision| {
+            let decisions = [(GpuKey { node: "n".into(), uuid: "GPU-0".into() }, decision)].into();
+            places([("n", &now)].into_iter(), &devices_after(&fleet, &decisions), MIG)
+        };
+        let decided = ChangeDecision { spec: Some(spec), notices: [notice].into(), ..ChangeDecision::default() };
+        assert_eq!(free(ChangeDecision::default()), "nvidia.com/mig-1g.10gb is free on n (3)");
+        assert_eq!(free(decided), "nvidia.com/mig-1g.10gb is free on n (1)");
+    }
 }

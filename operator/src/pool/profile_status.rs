@@ -32,6 +32,7 @@ pub fn status(seen: &Seen<'_>, profile: &GpuProfile) -> GpuProfileStatus {
         isolation: Some(profile.spec.device.isolation()),
         capacity: Some(capacity),
         tenants: Some(i32::try_from(tenants).unwrap_or(i32::MAX)),
+        pools: Some(i32::try_from(offering(seen, &name)).unwrap_or(i32::MAX)),
     }
 }
 
@@ -78,8 +79,13 @@ fn resized<'a>(nodes: impl Iterator<Item = (&'a str, &'a GpuNode)>, resource: &s
     })
 }
 
+/// Number of pools that list a profile.
+fn offering(seen: &Seen<'_>, name: &str) -> usize {
+    seen.fleet.pools.iter().filter(|p| p.spec.profiles.iter().any(|n| n == name)).count()
+}
+
 fn overall(seen: &Seen<'_>, name: &str) -> Overall {
-    let offering = seen.fleet.pools.iter().filter(|p| p.spec.profiles.iter().any(|n| n == name)).count();
+    let offering = offering(seen, name);
     let mine = || seen.problems.iter().filter(|p| p.concerns_profile(name));
     let unsupported =
         |p: &Problem| matches!(p, Problem::ProfileNotSupported { .. } | Problem::ShareNotSupported { .. });

@@ -11,6 +11,7 @@ mod marks;
 mod newer_release;
 mod overlap;
 mod plugin_configs;
+mod refused;
 mod repairs;
 mod resized;
 mod retained;

@@ -84,7 +84,7 @@ pub fn is_transient(status: &GpuTenantStatus) -> bool {
 fn phase(role: Role) -> &'static str {
     match role {
         Role::Missing => "Missing",
-        Role::Foreign => "Foreign",
+        Role::Foreign => NamespaceState::FOREIGN,
         Role::Adoptable => "Adopting",
         Role::Terminating => "Terminating",
         Role::Active => "Active",
@@ -258,12 +258,23 @@ fn capacity(seen: &Observed, gpus: &[GpuUse]) -> ConditionUpdate {
             "the plan has not seen this generation of the tenant yet",
         );
     }
+    let mut roles = seen.roles().into_iter().map(|(_, role)| role).peekable();
+    if roles.peek().is_some() && roles.all(|role| role == Role::Foreign) {
+        return ConditionUpdate::no(
+            CAPACITY,
+            reasons::NAMESPACE_CONFLICT,
+            "no device is planned for the tenant while it has no namespace of its own",
+        );
+    }
+    if let Some(refusal) = seen.refusals().into_iter().next() {
+        return ConditionUpdate::no(CAPACITY, refusal.reason, refusal.message);
+    }
     if let Some(shortage) = plan.and_then(|p| p.shortages.first()) {
         return ConditionUpdate::no(CAPACITY, reasons::SHORTAGE, shortage.clone());
     }
     if let Some(short) = gpus.iter().find(|g| g.available < g.budget) {
         let message = format!(
-            "{} of {} devices of profile {} available; others are being created, or are used by pods outside of tenants' quotas",
+            "{} of {} devices of profile {} available; others are being created, or pods beyond their team's budget or outside of it hold them: kubectl gpu changes shows what a change waits for",
             short.available, short.budget, short.profile
         );
         return ConditionUpdate::no(CAPACITY, reasons::CHANGING, message);

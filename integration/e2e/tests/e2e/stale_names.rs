@@ -61,7 +61,13 @@ async fn each_kind(world: &World) -> Result<()> {
     Api::<GpuTenant>::all(world.client.clone()).patch("t", &PatchParams::default(), &Patch::Merge(gpus)).await?;
     let spec = json!({"spec": {"profiles": ["mig-3g"]}});
     Api::<GpuPool>::all(world.client.clone()).patch("p", &PatchParams::default(), &Patch::Merge(spec)).await?;
-    Api::<GpuProfile>::all(world.client.clone()).delete("leaving", &DeleteParams::default()).await?;
+    // refused until the profile's status says that nothing uses it
+    let profiles = Api::<GpuProfile>::all(world.client.clone());
+    eventually("the profile to be deleted", PATIENCE, || async {
+        profiles.delete("leaving", &DeleteParams::default()).await?;
+        Ok(Ok(()))
+    })
+    .await?;
     let stale = (0..STALE).map(|n| (format!("gputenancy.io/old-{n}"), json!("0")));
     let zero: serde_json::Map<String, Value> =
         stale.chain(OTHERS.iter().map(|name| ((*name).to_owned(), json!("0")))).collect();

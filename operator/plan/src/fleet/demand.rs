@@ -78,7 +78,7 @@ impl<'a> DemandLedger<'a> {
         let weights =
             if snapshot.tenants.values().any(|t| t.cap.is_some()) { weights(snapshot, profiles) } else { Vec::new() };
         for (id, (name, tenant)) in snapshot.tenants.iter().enumerate() {
-            // of tenants that claim one namespace the last by name has it
+            // of new tenants that list one namespace, until one of them has it, the last by name
             ledger.owners.extend(tenant.namespaces.iter().map(|namespace| (&**namespace, id)));
             let rank = usize::try_from(5 - tenant.priority.clamp(-5, 5)).unwrap_or(0);
             let mut devices = ledger.guarantees(snapshot, profiles, (name, tenant));

@@ -61,12 +61,15 @@ impl NodeFacts<'_> {
 }
 
 /// What the planner needs of a tenant.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct TenantFacts<'a> {
     /// Its name.
     pub name: &'a str,
     /// Its namespaces.
     pub namespaces: &'a [TenantNamespace],
+    /// Those of them that exist and are not its own, with the tenant that has each. A tenant without any other can run no pod, so its
+    /// guarantees do not count.
+    pub refused: BTreeMap<&'a str, Option<&'a str>>,
     /// How far it is trusted.
     pub trust: Trust,
     /// It accepts what shares of a GPU do not isolate: `spec.sharing`.
@@ -124,7 +127,7 @@ impl Reader {
         let profiles = profiles::read(&cluster.profiles, interner, &mut problems);
         let name = |p: &GpuPool| p.metadata.name.clone().unwrap_or_default().into();
         let pools = cluster.pools.iter().map(|p| (name(p), pools::read(p, &mut problems))).collect();
-        let tenants = cluster.tenants.iter().map(|t| read_tenant(t, interner)).collect();
+        let tenants = cluster.tenants.iter().map(|t| read_tenant(t, interner, &mut problems)).collect();
         let mut differs = nodes.read((cluster, members), &mut snapshot.nodes, interner, &mut problems);
         differs |= update(&mut snapshot.profiles, profiles);
         differs |= update(&mut snapshot.pools, pools);
@@ -147,13 +150,21 @@ fn update<T: PartialEq>(old: &mut T, new: T) -> bool {
     differs
 }
 
-fn read_tenant(tenant: &TenantFacts<'_>, interner: &mut Interner) -> (TenantName, Tenant) {
+fn read_tenant(tenant: &TenantFacts<'_>, interner: &mut Interner, problems: &mut Vec<Problem>) -> (TenantName, Tenant) {
+    let own = tenant.namespaces.iter().filter(|n| !tenant.refused.contains_key(n.name.as_str()));
+    let namespaces: BTreeSet<Arc<str>> = own.map(|n| interner.text(&n.name)).collect();
+    let served = !namespaces.is_empty() || tenant.refused.is_empty();
+    problems.extend(tenant.refused.iter().map(|(namespace, owner)| Problem::NamespaceConflict {
+        tenant: tenant.name.into(),
+        namespace: (*namespace).to_owned(),
+        owner: owner.map(Into::into),
+        served,
+    }));
     let mut guarantees = BTreeMap::new();
-    for guarantee in tenant.gpus {
+    for guarantee in tenant.gpus.iter().filter(|_| served) {
         *guarantees.entry(interner.text(&guarantee.profile)).or_default() +=
             u32::try_from(guarantee.count).unwrap_or(0);
     }
-    let namespaces: BTreeSet<Arc<str>> = tenant.namespaces.iter().map(|n| interner.text(&n.name)).collect();
     let read = Tenant {
         namespaces: namespaces.into_iter().collect(),
         trust: tenant.trust,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use gputenancy_crds::{
     ComputeMode, Device, Fraction, GpuProfile, GpuProfileSpec, Interval, MAX_SLICES, MemoryText, Mig, Mps,
-    ResizePolicy, SharingMode, SlicedDevice, TimeSlice, Trust, names,
+    ResizePolicy, SharingMode, SlicedDevice, TimeSlice, Trust, names, reasons,
 };
 
 use super::Interner;
@@ -37,7 +37,8 @@ pub fn trust_needed(spec: &GpuProfileSpec) -> Trust {
     spec.trust.unwrap_or(if exclusive { Trust::Untrusted } else { Trust::Internal })
 }
 
-/// Reads profiles, the oldest first, those without a time of creation last: of two with one resource the older has it.
+/// Reads profiles. Of two with one resource the one has it that had it before, so that an edit refuses the edited profile; else the older. Those
+/// without a time of creation are the newest.
 pub(super) fn read(
     profiles: &[&GpuProfile],
     interner: &mut Interner,
@@ -46,7 +47,7 @@ pub(super) fn read(
     let name = |p: &GpuProfile| p.metadata.name.clone().unwrap_or_default();
     let mut by_age: Vec<_> = profiles.to_vec();
     let created = |p: &GpuProfile| p.metadata.creation_timestamp.as_ref().map(|t| t.0);
-    by_age.sort_by_key(|p| (created(p).is_none(), created(p), name(p)));
+    by_age.sort_by_key(|p| (!has_resource(p), created(p).is_none(), created(p), name(p)));
     let mut taken: BTreeMap<String, ProfileName> = BTreeMap::new();
     let mut read = BTreeMap::new();
     for profile in by_age {
@@ -68,6 +69,14 @@ pub(super) fn read(
         read.insert(name, Profile { shape, products, resource, trust: trust_needed(&profile.spec) });
     }
     read
+}
+
+/// Is the profile served under the resource that its spec asks for, by its status?
+fn has_resource(profile: &GpuProfile) -> bool {
+    let name = profile.metadata.name.as_deref().unwrap_or_default();
+    let Some(status) = &profile.status else { return false };
+    let refused = status.conditions.iter().any(|c| reasons::RESOURCE_NAME_CONFLICT == c.reason.as_str());
+    !refused && status.resource_name.as_deref() == Some(resource_name(name, &profile.spec).as_str())
 }
 
 fn shape(device: &Device) -> Result<Shape, String> {

@@ -236,6 +236,7 @@ fn demanded(tenant: &GpuTenant) -> gputenancy_plan::TenantFacts<'_> {
     gputenancy_plan::TenantFacts {
         name: tenant.metadata.name.as_deref().unwrap(),
         namespaces: &tenant.spec.namespaces,
+        refused: BTreeMap::new(),
         trust: tenant.spec.trust,
         acknowledged: tenant.spec.sharing.is_some(),
         priority: tenant.spec.priority,
