@@ -88,8 +88,13 @@ impl GpuMarks {
     pub fn texts(&self) -> impl Iterator<Item = String> {
         self.gpus.values().filter_map(|gpu| {
             let why = gpu.why.as_ref()?;
-            let until = gpu.ends(self.clear_after).map(|ends| format!(", which is gone and counts until {ends}"));
-            Some(format!("{why}{}", until.unwrap_or_default()))
+            Some(match gpu.ends(self.clear_after) {
+                Some(ends) => {
+                    let was = why.replacen(" is withdrawn ", " was withdrawn ", 1);
+                    format!("{was}; it takes new pods again at {ends} (spec.health.clearAfter)")
+                }
+                None => why.clone(),
+            })
         })
     }
 

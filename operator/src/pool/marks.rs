@@ -39,9 +39,10 @@ pub struct Marks {
 #[derive(Clone, Debug, Default)]
 struct Known {
     settled: Settled,
+    /// The verdict as a clause for messages: with a remedy, or with the time at which it ends.
+    text: String,
     /// The verdict as far as it is a fault.
     fault: Settled,
-    ends: Option<Timestamp>,
     /// When it may say something else although nothing is written: a fault ends, or planned maintenance begins.
     turns: Option<Timestamp>,
 }
@@ -71,12 +72,13 @@ impl Marks {
             let fault = marked.as_ref().filter(|verdict| verdict.fault).map(|verdict| verdict.why.clone());
             let fault = settle(&before.fault, fault, clear_after, now);
             let settled = settle(&before.settled, marked.map(|verdict| verdict.why), clear_after, now);
-            if settled.why.is_some() {
+            if let Some(why) = settled.why.as_deref() {
                 let ends = settled.ends(clear_after);
                 let maintenance = fleet.maintenance.get(name).into_iter().flatten();
                 let begins = maintenance.filter_map(|maintenance| maintenance.begins_after(now)).min();
                 let turns = begins.into_iter().chain(ends).chain(fault.ends(clear_after)).min();
-                self.nodes.insert(name.clone(), Known { settled, fault, ends, turns });
+                let text = ends.map_or_else(|| with_remedy(name, why), |ends| gone(why, ends));
+                self.nodes.insert(name.clone(), Known { settled, text, fault, turns });
             } else {
                 self.ended.insert(name.clone(), now);
             }
@@ -85,7 +87,7 @@ impl Marks {
 
     /// What others say about a node, as a clause.
     pub fn of(&self, node: &str) -> Option<&str> {
-        self.nodes.get(node)?.settled.why.as_deref()
+        self.nodes.get(node).map(|known| known.text.as_str())
     }
 
     /// What others say about a node or about this GPU of it, as a clause.
@@ -135,19 +137,26 @@ impl Marks {
     }
 
     /// Of these nodes those with a verdict, with what it says.
-    fn among<'a>(&'a self, nodes: &'a BTreeSet<NodeName>) -> impl Iterator<Item = (&'a NodeName, String)> {
-        nodes.iter().filter_map(|node| {
-            let known = self.nodes.get(node.as_str())?;
-            let why = known.settled.why.clone()?;
-            Some((
-                node,
-                match known.ends {
-                    Some(ends) => format!("{why}, which is gone and counts until {ends}"),
-                    None => why,
-                },
-            ))
-        })
+    fn among<'a>(&'a self, nodes: &'a BTreeSet<NodeName>) -> impl Iterator<Item = (&'a NodeName, &'a str)> {
+        nodes.iter().filter_map(|node| Some((node, self.of(node.as_str())?)))
     }
+}
+
+/// A verdict that holds. A cordon alone has one remedy; behind others is a program or a person who knows why.
+fn with_remedy(node: &str, why: &str) -> String {
+    let uncordon = if why == "it is cordoned" { format!(" (kubectl uncordon {node} lifts it)") } else { String::new() };
+    format!("{why}{uncordon}")
+}
+
+/// A verdict whose marks are gone, and which counts until `ends`.
+fn gone(why: &str, ends: Timestamp) -> String {
+    let past = |mark: &str| {
+        let past = [("it is ", "it was "), ("it has ", "it had "), (" names it", " named it")];
+        let mark = past.iter().fold(mark.to_owned(), |text, (now, then)| text.replacen(now, then, 1));
+        if mark.starts_with("its condition ") { mark.replacen(" is ", " was ", 1) } else { mark }
+    };
+    let marks: Vec<String> = why.split(", ").map(past).collect();
+    format!("{}; its free devices count again at {ends} (spec.health.clearAfter)", marks.join(", "))
 }
 
 /// Verdicts on single GPUs of these nodes, and what is wrong with annotations.
@@ -206,4 +215,28 @@ pub fn event(before: &[Condition], now: &[Condition]) -> Option<(EventType, Reas
     let differs = old.is_none_or(|old| (&old.status, &old.reason) != (&new.status, &new.reason));
     let reason = Reason::listed(&new.reason).unwrap_or(reasons::MARKED);
     differs.then(|| (EventType::Warning, reason, new.message.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verdict_whose_marks_are_gone_is_told_in_the_past_with_its_end() {
+        let ends = Timestamp::from_second(120).unwrap();
+        for (why, then) in [
+            ("it is cordoned", "it was cordoned"),
+            ("it is cordoned, also by NVSentinel", "it was cordoned, also by NVSentinel"),
+            ("it has the taint a=b:NoSchedule", "it had the taint a=b:NoSchedule"),
+            ("its condition GpuBad is True (R)", "its condition GpuBad was True (R)"),
+            ("it is cordoned, its condition X is False", "it was cordoned, its condition X was False"),
+            ("MaintenanceRequest m of NVSentinel names it", "MaintenanceRequest m of NVSentinel named it"),
+        ] {
+            let expected =
+                format!("{then}; its free devices count again at 1970-01-01T00:02:00Z (spec.health.clearAfter)");
+            assert_eq!(gone(why, ends), expected);
+        }
+        assert_eq!(with_remedy("n", "it is cordoned"), "it is cordoned (kubectl uncordon n lifts it)");
+        assert_eq!(with_remedy("n", "it is cordoned, also by NVSentinel"), "it is cordoned, also by NVSentinel");
+    }
 }

@@ -98,14 +98,16 @@ pub fn pool(seen: &Seen<'_>, pool: &GpuPool) -> GpuPoolStatus {
     let changes = changes(seen, &name);
     let mut pending = pending(seen, &name);
     let unsatisfied: Vec<String> = unsatisfied(seen, &name);
-    let overall = if pool.metadata.deletion_timestamp.is_some() {
-        deletion(seen, pool)
-    } else {
-        overall(seen, pool, nodes, &changes, &pending)
-    };
+    let deleted = pool.metadata.deletion_timestamp.is_some();
+    let overall = if deleted { deletion(seen, pool) } else { overall(seen, pool, nodes, &changes, &pending) };
     pending.truncate(MOST_PENDING);
     let mut updates = overall.updates();
     updates.push(match unsatisfied.first() {
+        None if deleted => ConditionUpdate::no(
+            DEMAND_MET,
+            reasons::DELETING,
+            "the pool is being deleted: no guarantee is planned on it",
+        ),
         None => ConditionUpdate::yes(
             DEMAND_MET,
             reasons::SERVED,
@@ -388,7 +390,10 @@ fn deletion(seen: &Seen<'_>, pool: &GpuPool) -> Overall {
     let message = if left.is_empty() {
         "no GPU is left: the operator's finalizer is removed next".to_owned()
     } else {
-        format!("waiting until these GPUs are idle, 5 minutes at most: {}", left.join(", "))
+        format!(
+            "waiting until these GPUs are idle, 5 minutes at most; then the pool is deleted, and each GPU is released once it is idle: {}",
+            left.join(", ")
+        )
     };
     Overall::Reconciling { reason: reasons::DELETING, message }
 }

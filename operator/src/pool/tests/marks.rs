@@ -35,7 +35,12 @@ fn cordoned_node_is_no_supply_and_is_named_until_a_while_after_its_uncordon() {
     assert!(marked.nodes.is_empty());
     let (status, reason, message) = condition_of(&marked, "NodesMarked");
     assert_eq!((status.as_str(), reason.as_str()), ("True", "TooManyMarked"), "one node is the whole pool");
-    assert!(message.starts_with("node n: it is cordoned: devices that no pod holds do not count"), "{message}");
+    assert!(
+        message.starts_with(
+            "node n: it is cordoned (kubectl uncordon n lifts it): devices that no pod holds do not count"
+        ),
+        "{message}"
+    );
     assert!(
         message.contains("2 of 2 GPUs are withdrawn or on nodes with a fault, and spec.health.maxUnavailable is 1"),
         "{message}"
@@ -52,7 +57,12 @@ fn cordoned_node_is_no_supply_and_is_named_until_a_while_after_its_uncordon() {
     fleet.pools[0].status = marked.pools.get("p").cloned();
     cordon(&mut fleet, false);
     let gone = next(&fleet, &mut remembered, 1010, &[]);
-    assert!(condition_of(&gone, "NodesMarked").2.contains("which is gone and counts until"), "{gone:?}");
+    assert!(
+        condition_of(&gone, "NodesMarked").2.contains(
+            "node n: it was cordoned; its free devices count again at 1970-01-01T00:18:50Z (spec.health.clearAfter)"
+        ),
+        "{gone:?}"
+    );
     assert_eq!(gone.wake.map(Timestamp::as_second), Some(1130));
     let back = next(&fleet, &mut remembered, 1130, &[]);
     assert_eq!(condition_of(&back, "NodesMarked").1, "Unmarked");
@@ -427,5 +437,8 @@ fn silent_agent_of_a_marked_first_node_does_not_stop_the_rollout() {
     cordon(&mut fleet, true);
     assert_eq!(reason(&fleet), "RolloutStaged");
     let message = condition_of(&at(&fleet, 2000, &[]), "RolledOut").2;
-    assert!(message.ends_with("; a marked node is not waited for (node n: it is cordoned)"), "{message}");
+    assert!(
+        message.ends_with("; a marked node is not waited for (node n: it is cordoned (kubectl uncordon n lifts it))"),
+        "{message}"
+    );
 }
