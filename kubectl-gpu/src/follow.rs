@@ -23,7 +23,9 @@ use serde::de::DeserializeOwned;
 use crate::{
     args::{ChangesArgs, ClusterArgs, Output},
     changes::{ChangeList, Objects, changes},
-    cluster, output, render,
+    cluster, output,
+    progress::Progress,
+    render,
 };
 
 /// Debounce of events.
@@ -111,7 +113,7 @@ struct Screen {
     terminal: bool,
     /// Lines that the last table has on the terminal.
     drawn: usize,
-    printed: Vec<String>,
+    progress: Progress,
 }
 
 impl Screen {
@@ -149,13 +151,9 @@ impl Screen {
 
     fn print(&mut self, list: &ChangeList) -> io::Result<()> {
         let mut out = anstream::stdout().lock();
-        let begun = list.items.iter().map(render::reason_line);
-        let lines: Vec<String> =
-            begun.chain(list.items.iter().map(render::change_line)).chain(list.pending.iter().cloned()).collect();
-        for line in lines.iter().filter(|l| !self.printed.contains(l)) {
+        for line in self.progress.lines(list) {
             writeln!(out, "{} {line}", Timestamp::now().strftime("%H:%M:%S"))?;
         }
-        self.printed = lines;
         out.flush()
     }
 }

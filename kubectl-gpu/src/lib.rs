@@ -17,6 +17,7 @@ pub mod kubeconfig;
 pub mod lint;
 pub mod output;
 pub mod preview;
+mod progress;
 mod records;
 pub mod render;
 mod rule;

@@ -132,6 +132,10 @@ fn bypassed_memory_limit_needs_attention() {
     assert_ne!(changed, SHARING);
     let expected = "node gpu-1 GPU 2: pod team-c/experiment-0 bypasses the memory limit of share 0: it uses 30300Mi; the share is limited to 20352Mi (with one CUDA context) and counts 0Mi: correct its image and delete the pod, or set spec.enforcement.onBypass: Evict in the GpuPool";
     assert!(all(&world(&changed)).attention.contains(&expected.to_owned()));
+    // below the limit, but not counted
+    let below = changed.replacen("used: 30300Mi", "used: 9900Mi", 1);
+    let uncounted = "node gpu-1 GPU 2: pod team-c/experiment-0 uses memory that the limit of share 0 does not count: it uses 9900Mi of 20352Mi (with one CUDA context), and 0Mi are counted: correct its image and delete the pod, or set spec.enforcement.onBypass: Evict in the GpuPool";
+    assert!(all(&world(&below)).attention.contains(&uncounted.to_owned()));
     let changed = changed.replacen("limit: 20352Mi}", "limit: 20352Mi, withoutCuda: true}", 1);
     let expected = "node gpu-1 GPU 2: pod team-c/experiment-0 uses 30300Mi on share 0, which has 20352Mi (with one CUDA context), without CUDA: memory of graphics or video is not limited; give the team a profile with MIG or a whole GPU and delete the pod, or set spec.enforcement.onBypass: Evict in the GpuPool";
     let found = all(&world(&changed)).attention;
@@ -275,6 +279,44 @@ fn status_names_a_node_of_two_pools_and_silent_agents_of_the_operator() {
         "{found:?}"
     );
     assert_eq!(report.nodes[0].pool, None);
+}
+
+#[test]
+fn status_names_pools_that_are_not_ready_and_tenants_that_wait_for_a_person() {
+    let condition = |type_: &str, status: &str, reason: &str, message: &str| json!({"type": type_, "status": status, "reason": reason, "message": message, "lastTransitionTime": "2026-11-25T08:00:00Z"});
+    let with_pool = |reason: &str| {
+        let mut world = world(SHARING);
+        let pool = world.fleet.pools.iter_mut().find(|p| p.metadata.name.as_deref() == Some("research")).unwrap();
+        let conditions =
+            [condition("Ready", "False", reason, "its message"), condition("Stalled", "True", reason, "its message")];
+        pool.status = Some(serde_json::from_value(json!({"conditions": conditions})).unwrap());
+        all(&world).attention.iter().filter(|line| *line == "pool research: its message").count()
+    };
+    for (reason, lines) in [
+        ("InvalidWindow", 1),
+        ("NoNodes", 1),
+        ("ProfileNotFound", 1),
+        ("ChangeStuck", 1),
+        ("Deleting", 1),
+        ("Changing", 0),
+        ("ChangePlanned", 0),
+        ("NodeNotReady", 0),
+    ] {
+        assert_eq!(with_pool(reason), lines, "{reason}");
+    }
+    let with_tenant = |type_: &str, filter: &Filter| {
+        let mut world = world(SHARING);
+        let tenant = world.tenants.iter_mut().find(|t| t.metadata.name.as_deref() == Some("team-a")).unwrap();
+        let conditions = [condition(type_, "True", "Shortage", "is guaranteed 4 and gets 1")];
+        tenant.status = Some(serde_json::from_value(json!({"conditions": conditions})).unwrap());
+        report(&world, filter).unwrap().attention.contains(&"tenant team-a: is guaranteed 4 and gets 1".to_owned())
+    };
+    let all = Filter::default();
+    assert!(with_tenant("Stalled", &all));
+    assert!(!with_tenant("Reconciling", &all), "it needs no person");
+    let of = |pool: Option<&str>, node: Option<&str>| Filter { pool: pool.map(Into::into), node: node.map(Into::into) };
+    assert!(with_tenant("Stalled", &of(Some("research"), None)), "the pool lists a profile that is guaranteed");
+    assert!(!with_tenant("Stalled", &of(None, Some("gpu-1"))), "about one node");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use gputenancy_crds::GpuPool;
-use gputenancy_plan::{ProfileName, TenantName, resource_name};
+use gputenancy_plan::{ProfileName, TenantName, resource_name, snapshot::InUse};
 use k8s_openapi::{apimachinery::pkg::util::intstr::IntOrString, jiff::Timestamp};
 use kube::ResourceExt as _;
 
@@ -27,7 +27,7 @@ pub(super) fn profiles(old: &PlannedWorld<'_>, new: &PlannedWorld<'_>) -> Vec<Pr
                 before: was.or(will).unwrap_or_default().before,
                 after: will.unwrap_or_default().after,
             },
-            held: count(new.used().filter(|d| d.pod.is_some() && *d.resource == *resource)),
+            held: in_use([old, new], |d| d.pod.is_some() && *d.resource == *resource),
             resource,
         }
     };
@@ -52,17 +52,21 @@ pub(super) fn tenants(old: &PlannedWorld<'_>, new: &PlannedWorld<'_>) -> Vec<Ten
             let owner = new.world.tenant_of(namespace).or_else(|| old.world.tenant_of(namespace));
             owner.as_deref() == Some(tenant.as_str())
         };
-        let held =
-            new.used().filter(|d| *d.resource == *resource && d.pod.as_ref().is_some_and(|p| holds(&p.namespace)));
+        let is_held = |d: &InUse| *d.resource == *resource && d.pod.as_ref().is_some_and(|p| holds(&p.namespace));
         TenantCapacity {
             tenant: tenant.to_string(),
             profile: profile.to_string(),
             guaranteed: before_after(served, |served| served.guaranteed),
             served: before_after(served, |served| served.satisfied),
-            held: count(held),
+            held: in_use([old, new], is_held),
         }
     };
     names.into_iter().map(capacity).collect()
+}
+
+/// Devices in use now. A plan that deletes a pool has none of its nodes, and one that adds a pool has more.
+fn in_use(plans: [&PlannedWorld<'_>; 2], is_held: impl Fn(&InUse) -> bool) -> u32 {
+    plans.map(|planned| count(planned.used().filter(|device| is_held(device)))).into_iter().max().unwrap_or_default()
 }
 
 /// Every pool that is not being deleted, in order of names.

@@ -22,12 +22,42 @@ pub use tenant::tenant;
 
 use crate::args::Output;
 
+/// JSON without characters that a terminal would obey or hide; serde escapes those below U+0020.
+fn escaped(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for character in json.chars() {
+        if character != '\n' && (character.is_control() || style::is_invisible(character)) {
+            let mut units = [0; 2];
+            text.extend(character.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")));
+        } else {
+            text.push(character);
+        }
+    }
+    text
+}
+
 /// A result as one document or as a table.
 pub fn document(result: &impl Serialize, output: Output, table: impl FnOnce() -> String) -> Result<String, String> {
     match output {
         Output::Table => Ok(style::printable(&table())),
-        Output::Json => serde_json::to_string_pretty(result).map(|json| json + "\n").map_err(|e| e.to_string()),
+        Output::Json => {
+            serde_json::to_string_pretty(result).map(|json| escaped(&json) + "\n").map_err(|e| e.to_string())
+        }
         Output::Yaml => serde_saphyr::to_string(result).map_err(|e| e.to_string()),
     }
     .map_err(|error| format!("writing {output:?}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_of_others_texts_has_no_character_that_a_terminal_obeys_and_the_same_content() {
+        let texts = ["a\u{9b}2Jb\u{1b}[31m", "c\u{202e}d", "e\u{e0041}f", "ä → b\nc"];
+        let json = document(&texts, Output::Json, String::new).unwrap();
+        assert!(!json.contains(|c: char| c != '\n' && c.is_control() || style::is_invisible(c)), "{json}");
+        assert_eq!(serde_json::from_str::<Vec<String>>(&json).unwrap(), texts);
+        assert!(json.contains("ä → b"), "{json}");
+    }
 }

@@ -38,7 +38,7 @@ pub(super) fn printable(text: &str) -> String {
 }
 
 /// Of no width, empty, or changes the direction or the lines of the text: Unicode's formats, separators and fillers.
-fn is_invisible(character: char) -> bool {
+pub(super) fn is_invisible(character: char) -> bool {
     matches!(
         character,
         '\u{ad}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'

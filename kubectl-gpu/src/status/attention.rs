@@ -1,8 +1,8 @@
 //! What needs work, in sentences with object, state and remedy.
 
 use gputenancy_crds::{
-    Bypass, ChangePhase, DeviceOwner, GhostMemory, GpuNode, GpuPool, GpuSpec, GpuState, Health, Isolation, Sandbox,
-    ShareState, reasons,
+    Bypass, ChangePhase, DeviceOwner, GhostMemory, GpuNode, GpuPool, GpuSpec, GpuState, GpuTenant, Health, Isolation,
+    Sandbox, ShareState, condition, reasons, words::counted,
 };
 use gputenancy_engine::liveness::Liveness;
 use gputenancy_plan::PoolName;
@@ -87,11 +87,18 @@ fn sandboxed(share: &ShareState) -> Option<String> {
 
 /// A pod that goes past the memory limit of its share.
 fn bypass(share: &ShareState) -> Option<String> {
-    let Bypass { uid: _, used, counted, limit, without_cuda } = share.bypass.as_ref()?;
+    let bypass = share.bypass.as_ref()?;
+    let Bypass { uid: _, used, counted, limit, without_cuda } = bypass;
     let DeviceOwner { namespace, pod, .. } = share.device.owner.as_ref()?;
     if *without_cuda {
         return Some(format!(
             "pod {namespace}/{pod} uses {used} on share {}, which has {limit} (with one CUDA context), without CUDA: memory of graphics or video is not limited; give the team a profile with MIG or a whole GPU and delete the pod, or set spec.enforcement.onBypass: Evict in the GpuPool",
+            share.number
+        ));
+    }
+    if !bypass.exceeds_limit() {
+        return Some(format!(
+            "pod {namespace}/{pod} uses memory that the limit of share {} does not count: it uses {used} of {limit} (with one CUDA context), and {counted} are counted: correct its image and delete the pod, or set spec.enforcement.onBypass: Evict in the GpuPool",
             share.number
         ));
     }
@@ -123,6 +130,34 @@ pub(super) fn of_pool(pool: &GpuPool) -> Vec<String> {
     let shown = [reasons::ROLLOUT_STOPPED, reasons::INVALID_MARK];
     let stopped = |c: &Condition| shown.iter().any(|reason| *reason == c.reason.as_str());
     let weak = |c: &Condition| reasons::ENFORCEMENT_TOO_WEAK == c.reason.as_str() && c.type_ == "EnforcementMet";
-    let found = conditions.filter(|c| silent(c) || stopped(c) || weak(c));
+    let found = conditions.filter(|c| silent(c) || stopped(c) || weak(c) || is_not_ready(c));
     found.map(|c| format!("pool {}: {}", pool.name_any(), c.message)).collect()
+}
+
+/// Is a pool not ready for another reason than a change as specified, and a node that is reported by itself?
+fn is_not_ready(condition: &Condition) -> bool {
+    let usual = [reasons::CHANGING, reasons::CHANGE_PLANNED, reasons::NODE_NOT_READY];
+    condition.type_ == condition::READY
+        && condition.status == "False"
+        && !usual.iter().any(|reason| *reason == condition.reason.as_str())
+}
+
+/// Most tenants that are named.
+const MOST_TENANTS: usize = 50;
+
+/// About tenants that wait for a person: with an unmet guarantee, or an object that the operator refuses.
+pub(super) fn of_tenants<'a>(tenants: impl Iterator<Item = &'a GpuTenant>) -> Vec<String> {
+    let stalled = |tenant: &GpuTenant| {
+        let mut conditions = tenant.status.iter().flat_map(|status| &status.conditions);
+        let found = conditions.find(|c| c.type_ == condition::STALLED && c.status == "True");
+        found.map(|c| format!("tenant {}: {}", tenant.name_any(), c.message))
+    };
+    let mut found: Vec<String> = tenants.filter_map(stalled).collect();
+    found.sort();
+    let more = found.len().saturating_sub(MOST_TENANTS);
+    found.truncate(MOST_TENANTS);
+    if more > 0 {
+        found.push(format!("{} more wait for a person: see kubectl get gputenants", counted(more, "tenant")));
+    }
+    found
 }

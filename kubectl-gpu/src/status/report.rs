@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::{Board, GpuNode, GpuPool, OtherLimit};
+use gputenancy_crds::{Board, GpuNode, GpuPool, GpuTenant, OtherLimit};
 use gputenancy_plan::{PoolName, Snapshot, board::BoardGeometry};
 use kube::ResourceExt;
 
@@ -26,6 +26,7 @@ pub fn report(world: &World, filter: &Filter) -> Result<FleetStatus, String> {
     let listed = |pool: &&GpuPool| pools.iter().any(|p| p.pool == pool.name_any());
     attention.extend(world.fleet.pools.iter().filter(listed).flat_map(attention::of_pool));
     attention.extend(nodes.iter().flat_map(attention::of_pods));
+    attention.extend(attention::of_tenants(world.tenants.iter().filter(|tenant| concerns(world, filter, tenant))));
     attention.sort();
     attention.dedup();
     Ok(FleetStatus {
@@ -41,6 +42,13 @@ pub fn report(world: &World, filter: &Filter) -> Result<FleetStatus, String> {
         attention,
         not_visible: Vec::new(),
     })
+}
+
+/// Does a tenant concern the filter: any, or with a guarantee of a profile that the pool lists?
+fn concerns(world: &World, filter: &Filter, tenant: &GpuTenant) -> bool {
+    let listed = |pool: &String, profile: &String| world.pool(pool).is_some_and(|p| p.spec.profiles.contains(profile));
+    let pool = |pool: &String| tenant.spec.gpus.iter().any(|guarantee| listed(pool, &guarantee.profile));
+    filter.node.is_none() && filter.pool.as_ref().is_none_or(pool)
 }
 
 fn of_member(world: &World, member: &Member<'_>) -> Vec<String> {
