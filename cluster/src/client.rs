@@ -72,6 +72,20 @@ mod tests {
         sentence(&pods.get("a").await.unwrap_err())
     }
 
+    #[test]
+    fn wrong_certificate_has_another_remedy_than_a_server_that_does_not_answer() {
+        let of = |text: &'static str| unreachable("https://a", None, "; look", text.into()).to_string();
+        let authority = of("invalid peer certificate: UnknownIssuer");
+        assert!(
+            authority
+                .contains("https://a: its certificate is not of the kubeconfig's certificate authority; write the"),
+            "{authority}"
+        );
+        let expired = of("invalid peer certificate: Expired");
+        assert!(expired.contains("Expired; renew the server's certificate"), "{expired}");
+        assert!(of("Connection refused").ends_with("Connection refused; look"));
+    }
+
     #[tokio::test]
     async fn refused_connection_names_the_server() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,6 +1,7 @@
 //! Passes over fleets made by hand.
 
 mod bypass;
+mod deleted;
 mod enforcement;
 mod fault_recovery;
 mod flapping;
