@@ -143,29 +143,25 @@ impl Classified {
     }
 
     fn sort(&mut self, document: Located) {
-        match (document.text("/apiVersion").unwrap_or_default(), document.text("/kind")) {
-            ("v1", Some("List")) => document.into_items().for_each(|item| self.sort(item)),
+        let (version, kind) = (document.text("/apiVersion").unwrap_or_default(), document.text("/kind"));
+        if (version, kind) == ("v1", Some("List")) {
+            document.into_items().for_each(|item| self.sort(item));
+            return;
+        }
+        if document.value.is_null() {
+            return;
+        }
+        self.count += 1;
+        match (version, kind) {
             ("v1", Some("Node")) | ("resource.k8s.io/v1", Some("ResourceSlice")) => {
-                self.count += 1;
                 self.open(document, Source::Manifest);
             }
-            (version, Some(_)) if version.starts_with(GROUP) => {
-                self.count += 1;
-                self.open(document, Source::Manifest);
-            }
-            (_, Some(_)) => {
-                self.count += 1;
-                self.others.push(document);
-            }
-            (_, None) if document.value.is_null() => {}
-            (_, None) if !document.value.is_object() => {
-                self.count += 1;
+            (version, Some(_)) if version.starts_with(GROUP) => self.open(document, Source::Manifest),
+            (_, Some(_)) => self.others.push(document),
+            (_, None) if document.value.is_object() => self.unknown += 1,
+            (_, None) => {
                 let message = "is no object: write apiVersion, kind, metadata and spec, as kubectl takes it";
                 self.errors.push(Finding { object: String::new(), ..document.finding("", message) });
-            }
-            (_, None) => {
-                self.count += 1;
-                self.unknown += 1;
             }
         }
     }
