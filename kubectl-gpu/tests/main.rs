@@ -11,6 +11,7 @@ mod catalog;
 mod decoding;
 mod library;
 mod lint;
+mod lint_objects;
 mod lint_sharing;
 mod plan;
 mod status;

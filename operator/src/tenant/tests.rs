@@ -37,6 +37,7 @@ mod grants;
 mod isolation;
 mod memory;
 mod memory_limit;
+mod namespaces;
 mod pull_secrets;
 mod reachability;
 mod sharing;
@@ -113,20 +114,6 @@ fn observed(spec: &Value) -> Observed {
         view: Arc::new(view()),
         now: Timestamp::UNIX_EPOCH,
     }
-}
-
-#[test]
-fn tenant_without_a_namespace_of_its_own_is_planned_no_devices() {
-    let mut seen =
-        observed(&json!({"namespaces": [{"name": "kube-system"}], "gpus": [{"profile": "mig-1g", "count": 1000}]}));
-    let foreign: SlimNamespace = serde_json::from_value(json!({"metadata": {"name": "kube-system"}})).unwrap();
-    seen.namespaces.insert("kube-system".into(), Arc::new(foreign));
-    let conditions = status::status(&seen, None).conditions;
-    let capacity = conditions.iter().find(|c| c.type_ == "CapacityReady").unwrap();
-    assert_eq!(
-        (capacity.reason.as_str(), capacity.message.as_str()),
-        ("NamespaceConflict", "no device is planned for the tenant while it has no namespace of its own")
-    );
 }
 
 /// A managed object as the cache has it.
