@@ -9,16 +9,16 @@ use crate::{
     render,
 };
 
-/// What has been said.
+/// What has been printed.
 #[derive(Debug, Default)]
 pub struct Progress {
-    gpus: BTreeMap<(String, i32), Said>,
+    gpus: BTreeMap<(String, i32), Printed>,
     pending: Vec<String>,
 }
 
-/// What has been said about the change of one GPU.
+/// Lines printed about the change of one GPU.
 #[derive(Debug, Default)]
-struct Said {
+struct Printed {
     reason: String,
     step: u8,
     failed: bool,
@@ -30,9 +30,9 @@ impl Progress {
     pub fn lines(&mut self, list: &ChangeList) -> Vec<String> {
         let mut lines: Vec<String> = list.items.iter().flat_map(|change| self.of(change)).collect();
         let listed = |(node, gpu): &(String, i32)| list.items.iter().any(|c| c.node == *node && c.gpu == *gpu);
-        self.gpus.retain(|gpu, said| {
+        self.gpus.retain(|gpu, printed| {
             let stays = listed(gpu);
-            if !stays && !said.failed {
+            if !stays && !printed.failed {
                 lines.push(format!("{} GPU {}: done", gpu.0, gpu.1));
             }
             stays
@@ -43,18 +43,18 @@ impl Progress {
     }
 
     fn of(&mut self, change: &RunningChange) -> Vec<String> {
-        let said = self.gpus.entry((change.node.clone(), change.gpu)).or_default();
+        let printed = self.gpus.entry((change.node.clone(), change.gpu)).or_default();
         // another change of the same GPU, or the way back
-        let again = change.step < said.step || change.reason != said.reason;
+        let again = change.step < printed.step || change.reason != printed.reason;
         if again {
-            *said = Said { reason: change.reason.clone(), ..Said::default() };
+            *printed = Printed { reason: change.reason.clone(), ..Printed::default() };
         }
         let line = render::change_line(change);
         // without a message of the pool the line only describes the phase
-        let described = change.message.is_empty() && !change.failed && change.step == said.step;
+        let described = change.message.is_empty() && !change.failed && change.step == printed.step;
         let reason = again.then(|| render::reason_line(change));
-        let line = (!described && said.lines.insert(line.clone())).then_some(line);
-        (said.step, said.failed) = (change.step, change.failed);
+        let line = (!described && printed.lines.insert(line.clone())).then_some(line);
+        (printed.step, printed.failed) = (change.step, change.failed);
         reason.into_iter().chain(line).collect()
     }
 }
@@ -83,7 +83,7 @@ mod tests {
         ChangeList { api_version: String::new(), kind: String::new(), items, pending: vec![] }
     }
 
-    fn said(lists: Vec<Vec<RunningChange>>) -> Vec<String> {
+    fn printed(lists: Vec<Vec<RunningChange>>) -> Vec<String> {
         let mut progress = Progress::default();
         lists.into_iter().flat_map(|items| progress.lines(&list(items))).collect()
     }
@@ -101,7 +101,7 @@ mod tests {
             vec![],
         ];
         assert_eq!(
-            said(lists),
+            printed(lists),
             [
                 "n GPU 0: create 3g.40gb",
                 "n GPU 0: Noticed (1/6): notifying owners",
@@ -116,9 +116,9 @@ mod tests {
 
     #[test]
     fn next_change_of_a_gpu_begins_anew_and_a_failed_one_is_not_done() {
-        let again = said(vec![vec![change("Verifying", 6, "x")], vec![change("Noticed", 1, "y")]]);
+        let again = printed(vec![vec![change("Verifying", 6, "x")], vec![change("Noticed", 1, "y")]]);
         assert_eq!(again.iter().filter(|line| *line == "n GPU 0: create 3g.40gb").count(), 2, "{again:?}");
-        let failed = said(vec![vec![change("Stuck", 6, "")], vec![change("Stuck", 6, "")], vec![]]);
+        let failed = printed(vec![vec![change("Stuck", 6, "")], vec![change("Stuck", 6, "")], vec![]]);
         assert_eq!(failed, ["n GPU 0: create 3g.40gb", "n GPU 0: Stuck (6/6): create 3g.40gb"]);
     }
 }

@@ -27,13 +27,13 @@ const BYTES: [&str; 5] = [
     "/spec/device/mps/memory",
     "/spec/virtualCluster/storage/size",
 ];
-/// Bytes below which an amount has surely lost its unit.
+/// An amount of fewer bytes was written without its unit.
 const LEAST_BYTES: i128 = 1 << 20;
 
 /// A pointer and a message.
 type Mistake = (String, String);
 
-/// Everything of the kind in these objects.
+/// All such mistakes in these objects.
 pub(super) fn refused(written: &[Located]) -> Vec<Finding> {
     let of = |object: &Located| -> Vec<Mistake> {
         match object.text("/kind") {

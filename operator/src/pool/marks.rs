@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn verdict_whose_marks_are_gone_is_told_in_the_past_with_its_end() {
+    fn verdict_whose_marks_are_gone_is_in_the_past_tense_with_its_end() {
         let ends = Timestamp::from_second(120).unwrap();
         for (why, then) in [
             ("it is cordoned", "it was cordoned"),

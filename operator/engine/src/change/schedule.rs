@@ -69,7 +69,7 @@ fn wrong_step(field: &Field, step: &str) -> Option<String> {
     (!fits).then(|| format!("{step} is no step of the {}: write 1 to {most} after the slash", field.name))
 }
 
-/// The number that a value stands for.
+/// The number of a value, which may be written as a name.
 fn number(field: &Field, text: &str) -> Option<u32> {
     let named = field.names.iter().position(|name| name.eq_ignore_ascii_case(text));
     let named = named.and_then(|at| u32::try_from(at).ok()).map(|at| field.least + at);

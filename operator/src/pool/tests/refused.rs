@@ -12,7 +12,7 @@ fn with_status(name: &str, listed: &[&str], count: i32, phases: &[(&str, &str)])
     })))
 }
 
-/// Shortages of tenant `t`, which is guaranteed both GPUs, beside another tenant.
+/// Shortages of tenant `t`, which is guaranteed both GPUs, and of tenant `x4`, which is the other one.
 fn shortages(other: Arc<GpuTenant>) -> (Vec<String>, Vec<String>) {
     let mut fleet = settled();
     fleet.tenants = vec![with_status("t", &["t"], 2, &[("t", "Active")]), other];
