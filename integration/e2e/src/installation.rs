@@ -81,8 +81,9 @@ impl World {
         Ok(())
     }
 
-    /// Before helm runs: what is installed is not known until it has ended.
-    pub(crate) fn forget_installed(&self) {
+    /// Before helm runs: what is installed is not known until it has ended. Also where the chart reads something of the cluster that a test has changed: the
+    /// next installation renders it again.
+    pub fn forget_installed(&self) {
         // absent in a fresh lab
         let _ = fs::remove_file(self.lab.folder().join(FILE));
     }

@@ -31,6 +31,7 @@ const ANNOTATION: &str = "gputenancy.io/priority-class";
 async fn pods_inside_get_the_granted_priority_classes_and_no_others() {
     let world = World::attach().await.unwrap();
     let outcome = priorities(&world).await;
+    world.forget_installed();
     // the cleanup between tests deletes objects of tenants only
     for class in [DEFAULT.0, GRANTED.0, FOREIGN.0] {
         world.kubectl(&["delete", "priorityclass", class, "--ignore-not-found"]).await.unwrap();
@@ -39,9 +40,10 @@ async fn pods_inside_get_the_granted_priority_classes_and_no_others() {
 }
 
 async fn priorities(world: &World) -> Result<()> {
-    // the chart reads which class is the default
+    // the chart reads which class is the default; an earlier test may have installed it with the same values
     let default = merged(class(DEFAULT), json!({"globalDefault": true}));
     world.set(&[default, merged(class(GRANTED), json!({"preemptionPolicy": "Never"})), class(FOREIGN)]).await?;
+    world.forget_installed();
     install(world).await?;
     let mut team = virtual_tenant(TEAM, &[("mig-1g", 1)]);
     team["spec"]["priorityClasses"] = json!([GRANTED.0]);
