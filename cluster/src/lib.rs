@@ -7,4 +7,6 @@ pub mod client;
 mod credentials;
 pub mod error;
 pub mod kubeconfig;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod text;

@@ -292,29 +292,23 @@ where
 
 #[cfg(test)]
 mod tests {
-    use http::{Request, Response};
-    use kube::client::Body;
+    use gputenancy_cluster::testing::{Answer, MockServer, Request};
 
     use super::*;
 
-    /// A client whose API server gives this answer to everything.
-    fn answering(code: u16, text: &'static str) -> Client {
-        let answer = move |_: Request<Body>| async move {
-            Response::builder().status(code).body(Body::from(text.as_bytes().to_vec()))
-        };
-        Client::new(tower::service_fn(answer), "default")
+    /// The maintenance of an API server that gives this answer to everything.
+    async fn found(
+        answer: impl Fn() -> Answer + Send + Sync + 'static,
+    ) -> Result<Option<Vec<MaintenanceRequest>>, ClusterError> {
+        maintenance(&MockServer::new(move |_: &Request| answer()).client()).await
     }
 
     #[tokio::test]
     async fn maintenance_is_none_where_its_kind_is_not_served_and_unknown_where_it_may_not_be_listed() {
-        let status =
-            r#"{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}"#;
-        for text in ["404 page not found\n", status] {
-            assert_eq!(maintenance(&answering(404, text)).await.unwrap(), Some(vec![]), "{text}");
-        }
-        let status =
-            r#"{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403}"#;
-        assert_eq!(maintenance(&answering(403, status)).await.unwrap(), None);
-        assert!(maintenance(&answering(500, "no")).await.is_err());
+        let unknown = || Answer::Text(404, "404 page not found\n".into());
+        assert_eq!(found(unknown).await.unwrap(), Some(vec![]));
+        assert_eq!(found(Answer::not_found).await.unwrap(), Some(vec![]));
+        assert_eq!(found(|| Answer::failure(403, "Forbidden", "no")).await.unwrap(), None);
+        assert!(found(|| Answer::Text(500, "no".into())).await.is_err());
     }
 }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use gputenancy_cluster::error::sentence;
-use http::{Request, header::ACCEPT};
+use http::header::ACCEPT;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::{Api, Client, ResourceExt as _, api::ListParams};
 use serde::Deserialize;
@@ -102,7 +102,7 @@ impl Cluster {
     }
 
     async fn discover(&self, path: &str) -> kube::Result<Vec<Group>> {
-        let request = Request::get(path).header(ACCEPT, AGGREGATED).body(Vec::new());
+        let request = http::Request::get(path).header(ACCEPT, AGGREGATED).body(Vec::new());
         let request =
             request.map_err(|error| kube::Error::BuildRequest(kube::core::request::Error::BuildRequest(error)))?;
         Ok(self.client.request::<Groups>(request).await?.items)
@@ -209,9 +209,7 @@ fn names(groups: impl Iterator<Item = Group>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use kube::client::Body;
+    use gputenancy_cluster::testing::{MockServer, Request};
     use serde_json::{Value, json};
 
     use super::*;
@@ -222,39 +220,32 @@ mod tests {
         json!({"metadata": {"name": name}, "versions": [{"version": version, "resources": resources}]})
     }
 
-    /// This cluster, and the number of its answers.
-    fn cluster() -> (Cluster, Arc<AtomicUsize>) {
-        let answers = Arc::<AtomicUsize>::default();
-        let counted = answers.clone();
-        let answer = move |request: Request<Body>| {
-            counted.fetch_add(1, Ordering::Relaxed);
-            let answer = match request.uri().path() {
-                "/version" => json!({"major": "1", "minor": "36", "gitVersion": "v1.36.3", "gitCommit": "",
-                    "gitTreeState": "", "buildDate": "", "goVersion": "", "compiler": "", "platform": ""}),
-                "/api" => json!({"items": [{"metadata": {}, "versions": [{"version": "v1", "resources": [
-                    {"resource": "pods", "responseKind": {"kind": "Pod"}}, {"resource": "x"},
-                ]}]}]}),
-                "/apis" => {
-                    assert_eq!(request.headers()[ACCEPT], AGGREGATED);
-                    json!({"items": [
-                        group("networking.k8s.io", "v1", &["NetworkPolicy", "Ingress"]), group("apps", "v1", &["Deployment"]),
-                        group("monitoring.coreos.com", "v1", &["ServiceMonitor"]), group("example.com", "v1", &["Mine"]),
-                        group("custom.metrics.k8s.io", "v1", &["MetricValueList"]),
-                    ]})
-                }
-                _ => json!({"metadata": {}, "items": [
-                    {"metadata": {"name": "high"}, "value": 1000, "preemptionPolicy": "Never"}, {"metadata": {"name": "low"}, "value": -1},
-                ]}),
-            };
-            let answer = http::Response::new(Body::from(answer.to_string().into_bytes()));
-            std::future::ready(Ok::<_, std::convert::Infallible>(answer))
-        };
-        (Cluster::new(Client::new(tower::service_fn(answer), "default")), answers)
+    /// An API server that serves some APIs, and has two classes.
+    fn answer(request: &Request) -> Value {
+        match &*request.path {
+            "/version" => json!({"major": "1", "minor": "36", "gitVersion": "v1.36.3", "gitCommit": "",
+                "gitTreeState": "", "buildDate": "", "goVersion": "", "compiler": "", "platform": ""}),
+            "/api" => json!({"items": [{"metadata": {}, "versions": [{"version": "v1", "resources": [
+                {"resource": "pods", "responseKind": {"kind": "Pod"}}, {"resource": "x"},
+            ]}]}]}),
+            "/apis" => {
+                assert_eq!(request.headers[ACCEPT], AGGREGATED);
+                json!({"items": [
+                    group("networking.k8s.io", "v1", &["NetworkPolicy", "Ingress"]), group("apps", "v1", &["Deployment"]),
+                    group("monitoring.coreos.com", "v1", &["ServiceMonitor"]), group("example.com", "v1", &["Mine"]),
+                    group("custom.metrics.k8s.io", "v1", &["MetricValueList"]),
+                ]})
+            }
+            _ => json!({"metadata": {}, "items": [
+                {"metadata": {"name": "high"}, "value": 1000, "preemptionPolicy": "Never"}, {"metadata": {"name": "low"}, "value": -1},
+            ]}),
+        }
     }
 
     #[tokio::test]
     async fn served_apis_are_sorted_and_those_that_charts_ask_for() {
-        let (cluster, answers) = cluster();
+        let server = MockServer::new(answer);
+        let cluster = Cluster::new(server.client());
         let served = cluster.served().await.unwrap();
         assert_eq!(served.version, "v1.36.3");
         let expected = [
@@ -270,7 +261,7 @@ mod tests {
         ];
         assert_eq!(served.api_versions, expected);
         assert_eq!(*cluster.served().await.unwrap(), *served);
-        assert_eq!(answers.load(Ordering::Relaxed), 3, "the second answer is the first one");
+        assert_eq!(server.take().len(), 3, "the second answer is the first one");
     }
 
     fn refused() -> kube::Result<i32> {
@@ -305,7 +296,7 @@ mod tests {
 
     #[tokio::test]
     async fn priority_classes_have_their_value_and_the_preemption_of_pods_without_a_class() {
-        let classes = cluster().0.priorities().await.unwrap();
+        let classes = Cluster::new(MockServer::new(answer).client()).priorities().await.unwrap();
         let of = |name: &str| (classes[name].value, classes[name].preemption.as_str());
         assert_eq!((of("high"), of("low")), ((1000, "PreemptLowerPriority"), (-1, "PreemptLowerPriority")));
         let never = PriorityClass {

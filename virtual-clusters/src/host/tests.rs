@@ -1,40 +1,27 @@
 //! Lists of a hostile team's namespace, by an API server that a function answers for.
 
-use std::sync::{Arc, Mutex};
-
-use kube::client::Body;
+use gputenancy_cluster::testing::{Answer, MockServer, Request};
 use serde_json::json;
 
 use super::*;
 
-type Queries = Arc<Mutex<Vec<String>>>;
-
-/// An API server that answers lists by the query, and other requests by the path.
-fn host(queries: &Queries, answer: impl Fn(&str, &str) -> Value + Clone + Send + 'static) -> Host {
-    let queries = queries.clone();
-    let serve = move |request: http::Request<Body>| {
-        let (path, query) = (request.uri().path().to_owned(), request.uri().query().unwrap_or_default().to_owned());
-        queries.lock().unwrap().push(query.clone());
-        let answer = answer(&path, &query);
-        let status = if answer.is_null() { 404 } else { 200 };
-        let answer = match answer {
-            Value::Null => json!({"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404}),
-            found => found,
-        };
-        let mut answer = http::Response::new(Body::from(answer.to_string().into_bytes()));
-        *answer.status_mut() = http::StatusCode::from_u16(status).unwrap();
-        std::future::ready(Ok::<_, std::convert::Infallible>(answer))
-    };
-    Host::new(Client::new(tower::service_fn(serve), "default"), "ns-a", "team-a")
+/// The namespace of an API server, and the server.
+fn host(answer: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> (Host, MockServer) {
+    let server = MockServer::new(answer);
+    (Host::new(server.client(), "ns-a", "team-a"), server)
 }
 
 /// A page of ten objects of many; the token counts the pages.
-fn page(query: &str, pages: usize, item: impl Fn(usize) -> Value) -> Value {
-    let token = query.split('&').find_map(|part| part.strip_prefix("continue="));
-    let number: usize = token.map_or(0, |token| token.parse().unwrap());
+fn page(request: &Request, pages: usize, item: impl Fn(usize) -> Value) -> Answer {
+    let number: usize = request.parameter("continue").map_or(0, |token| token.parse().unwrap());
     let next = if number + 1 < pages { (number + 1).to_string() } else { String::new() };
     let items: Vec<_> = (number * 10..number * 10 + 10).map(item).collect();
-    json!({"metadata": {"continue": next}, "items": items})
+    json!({"metadata": {"continue": next}, "items": items}).into()
+}
+
+/// An empty list, or no object.
+fn nothing(request: &Request) -> Answer {
+    if request.parameter("limit").is_some() { Answer::list([]) } else { Answer::not_found() }
 }
 
 fn pod(number: usize) -> Value {
@@ -43,23 +30,24 @@ fn pod(number: usize) -> Value {
 
 #[tokio::test]
 async fn pods_are_read_in_small_pages() {
-    let queries = Queries::default();
-    let host = host(&queries, |_, query| page(query, 3, pod));
+    let (host, server) = host(|request| page(request, 3, pod));
     for pods in [host.synced_pods().await, host.control_plane_pods().await, host.some_synced_pods().await] {
         assert_eq!(pods.unwrap().len(), 30);
     }
-    let queries = queries.lock().unwrap();
-    assert_eq!(queries.len(), 9);
-    assert!(queries.iter().all(|query| query.contains("limit=10") && query.contains("labelSelector=")), "{queries:?}");
+    let lists = server.take();
+    assert_eq!(lists.len(), 9);
+    assert!(
+        lists.iter().all(|l| l.parameter("limit") == Some("10") && l.parameter("labelSelector").is_some()),
+        "{lists:?}"
+    );
 }
 
 #[tokio::test]
 async fn too_many_pods_are_refused_in_passes_and_deleted_bit_by_bit() {
     let pages = lists::MOST_PODS / 10 + 5;
-    let queries = Queries::default();
-    let host = host(&queries, move |_, query| page(query, pages, pod));
+    let (host, server) = host(move |request| page(request, pages, pod));
     assert_eq!(host.some_synced_pods().await.unwrap().len(), lists::MOST_PODS);
-    assert_eq!(queries.lock().unwrap().len(), lists::MOST_PODS / 10 + 1, "the rest is not read");
+    assert_eq!(server.take().len(), lists::MOST_PODS / 10 + 1, "the rest is not read");
     assert_eq!(host.control_plane_pods().await.unwrap().len(), lists::MOST_PODS);
     let error = host.synced_pods().await.unwrap_err().to_string();
     assert!(error.contains("more than 5000 pods have the label vcluster.loft.sh/managed-by=team-a: delete"), "{error}");
@@ -67,10 +55,9 @@ async fn too_many_pods_are_refused_in_passes_and_deleted_bit_by_bit() {
 
 #[tokio::test]
 async fn volumes_of_all_pages_are_named() {
-    let queries = Queries::default();
-    let host = host(&queries, |_, query| page(query, 3, |n| json!({"metadata": {"name": format!("data-{n}")}})));
+    let (host, server) = host(|request| page(request, 3, |n| json!({"metadata": {"name": format!("data-{n}")}})));
     assert_eq!(host.volumes().await.unwrap().len(), 30);
-    assert!(queries.lock().unwrap().iter().all(|query| query.contains("limit=10")));
+    assert!(server.take().iter().all(|list| list.parameter("limit") == Some("10")));
 }
 
 #[tokio::test]
@@ -81,15 +68,13 @@ async fn decoys_with_forged_labels_and_manager_do_not_hide_the_workload() {
             "metadata": {"name": name, "managedFields": [{"manager": names::MANAGER, "operation": "Apply"}]},
         })
     };
-    let queries = Queries::default();
-    let host = host(&queries, move |path, query| {
+    let (host, _) = host(move |request| {
         let own = json!({"app": "vcluster", "release": "team-a"});
-        match path.split_once("/statefulsets").map(|(_, rest)| rest) {
-            Some("") => page(query, 5, |n| object(&format!("a-{n}"), json!({}))),
-            Some("/team-a") => object("team-a", own),
-            Some(decoy) => object(&decoy[1..], json!({})),
-            None if query.contains("limit") => json!({"items": []}),
-            None => Value::Null,
+        match request.path.split_once("/statefulsets").map(|(_, rest)| rest) {
+            Some("") => page(request, 5, |n| object(&format!("a-{n}"), json!({}))),
+            Some("/team-a") => object("team-a", own).into(),
+            Some(decoy) => object(&decoy[1..], json!({})).into(),
+            None => nothing(request),
         }
     });
     for found in [host.applied().await.unwrap(), host.everything().await.unwrap()] {
@@ -103,12 +88,11 @@ async fn decoys_with_forged_labels_and_manager_do_not_hide_the_workload() {
 
 #[tokio::test]
 async fn workload_of_the_name_with_other_labels_and_selector_is_not_the_release() {
-    let queries = Queries::default();
-    let host = host(&queries, |path, query| {
-        if path.ends_with("/statefulsets/team-a") {
-            return json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "team-a"}});
+    let (host, _) = host(|request| {
+        if request.path.ends_with("/statefulsets/team-a") {
+            return json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "team-a"}}).into();
         }
-        if query.contains("limit") { json!({"items": []}) } else { Value::Null }
+        nothing(request)
     });
     assert_eq!(host.everything().await.unwrap(), []);
     assert_eq!(host.workloads().await.unwrap(), []);

@@ -6,7 +6,6 @@
 use std::{collections::BTreeMap, fmt::Debug};
 
 use gputenancy_crds::{GpuTenant, Isolation, SharingMode, names as labels};
-use http::Request;
 use k8s_openapi::api::{core::v1::ConfigMap, node::v1::RuntimeClass};
 use kube::{Api, Client, ResourceExt as _};
 use serde::{Deserialize, Serialize};
@@ -205,7 +204,7 @@ async fn show_classes(client: &Client, wanted: &[String], conflict: Conflict) ->
     let what = "RuntimeClasses of the virtual cluster";
     let selector = format!("{}%3D{MANAGED_BY}", labels::MANAGED_BY_LABEL);
     let path = format!("/apis/node.k8s.io/v1/runtimeclasses?labelSelector={selector}&limit={MOST_CLASSES}");
-    let request = Request::get(path).body(Vec::new()).map_err(|error| format!("{what}: {error}"))?;
+    let request = http::Request::get(path).body(Vec::new()).map_err(|error| format!("{what}: {error}"))?;
     let mut live = bounded(what, client.request::<SlimClasses>(request)).await?.items;
     live.truncate(MOST_CLASSES);
     let (applied, stale) = changes(wanted, &live);
@@ -232,9 +231,7 @@ async fn show_classes(client: &Client, wanted: &[String], conflict: Conflict) ->
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
-
-    use kube::client::Body;
+    use gputenancy_cluster::testing::{Answer, MockServer, Request};
 
     use super::*;
 
@@ -320,32 +317,22 @@ mod tests {
 
     /// The writes of this work to an API server inside, whose catalog and `RuntimeClass` `nvidia` are of this author.
     async fn writes(author: &'static str, work: impl AsyncFnOnce(&Client) -> Result<(), String>) -> Vec<String> {
-        let requests = Arc::<Mutex<Vec<String>>>::default();
-        let seen = requests.clone();
-        let answer = move |request: Request<Body>| {
-            let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
-            let name = path.rsplit('/').next().unwrap_or_default().to_owned();
-            let object =
-                json!({"metadata": {"name": name, "labels": {labels::MANAGED_BY_LABEL: author}}, "handler": "other"});
-            let answer = if method != "GET" {
-                json!({"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Success"})
-            } else if name == "runtimeclasses" {
-                // the request selects this program's
+        let server = MockServer::new(move |request: &Request| match request.name() {
+            _ if request.is_write() => Answer::success(),
+            // the request selects this program's
+            "runtimeclasses" => {
                 let class = json!({"metadata": {"name": "nvidia"}, "handler": "nvidia"});
-                json!({"items": if author == MANAGED_BY { vec![class] } else { Vec::new() }})
-            } else if name == "priorityclasses" {
-                json!({"items": []})
-            } else {
-                object
-            };
-            if method != "GET" {
-                seen.lock().unwrap().push(format!("{method} {name}"));
+                Answer::list((author == MANAGED_BY).then_some(class))
             }
-            let answer = http::Response::new(Body::from(answer.to_string().into_bytes()));
-            std::future::ready(Ok::<_, std::convert::Infallible>(answer))
-        };
-        work(&Client::new(tower::service_fn(answer), "default")).await.unwrap();
-        std::mem::take(&mut *requests.lock().unwrap())
+            "priorityclasses" => Answer::list([]),
+            name => {
+                let metadata = json!({"name": name, "labels": {labels::MANAGED_BY_LABEL: author}});
+                json!({"metadata": metadata, "handler": "other"}).into()
+            }
+        });
+        work(&server.client()).await.unwrap();
+        let written = server.take().into_iter().filter(Request::is_write);
+        written.map(|request| format!("{} {}", request.method, request.name())).collect()
     }
 
     #[tokio::test]

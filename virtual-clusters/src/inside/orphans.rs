@@ -10,7 +10,7 @@ use std::{
 };
 
 use gputenancy_engine::virtual_pod::{HostPod, Origin, attribute};
-use http::{Request, header::ACCEPT};
+use http::header::ACCEPT;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use serde::Deserialize;
@@ -130,7 +130,7 @@ pub async fn pods(client: &Client) -> Result<Vec<PodInside>, String> {
     let (mut all, mut token) = (Vec::new(), String::new());
     for _ in 0..MOST_PAGES {
         let path = format!("/api/v1/pods?limit={PAGE}&continue={token}");
-        let request = Request::get(path).header(ACCEPT, METADATA).body(Vec::new());
+        let request = http::Request::get(path).header(ACCEPT, METADATA).body(Vec::new());
         let request = request.map_err(|error| format!("{what}: {error}"))?;
         let page: Page = bounded(what, client.request(request)).await?;
         // a list that is cut would make pods look deleted
@@ -153,9 +153,9 @@ pub async fn pods(client: &Client) -> Result<Vec<PodInside>, String> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use kube::client::Body;
+    use gputenancy_cluster::testing::{MockServer, Request};
     use serde_json::{Value, json};
 
     use super::*;
@@ -276,20 +276,17 @@ mod tests {
 
     /// Lists the pods of an API server with these tokens of its pages; returns their UIDs, and the queries.
     async fn listed(tokens: &'static [&'static str]) -> (Result<Vec<String>, String>, Vec<String>) {
-        let queries = Arc::<Mutex<Vec<String>>>::default();
-        let seen = queries.clone();
-        let answer = move |request: Request<Body>| {
-            assert_eq!(request.headers()[ACCEPT], METADATA);
-            let mut seen = seen.lock().unwrap();
-            let token = tokens.get(seen.len()).copied().unwrap_or_default();
-            let items = json!([{"metadata": {"uid": format!("v{}", seen.len()), "name": "x", "managedFields": [{}]}}]);
-            seen.push(request.uri().query().unwrap_or_default().to_owned());
-            let answer = json!({"metadata": {"continue": token}, "items": items}).to_string();
-            std::future::ready(Ok::<_, std::convert::Infallible>(http::Response::new(Body::from(answer.into_bytes()))))
-        };
-        let found = pods(&Client::new(tower::service_fn(answer), "default")).await;
+        let pages = AtomicUsize::default();
+        let server = MockServer::new(move |request: &Request| {
+            assert_eq!(request.headers[ACCEPT], METADATA);
+            let page = pages.fetch_add(1, Ordering::Relaxed);
+            let token = tokens.get(page).copied().unwrap_or_default();
+            let items = json!([{"metadata": {"uid": format!("v{page}"), "name": "x", "managedFields": [{}]}}]);
+            json!({"metadata": {"continue": token}, "items": items})
+        });
+        let found = pods(&server.client()).await;
         let found = found.map(|all| all.into_iter().map(|pod| pod.metadata.uid).collect());
-        (found, std::mem::take(&mut *queries.lock().unwrap()))
+        (found, server.take().into_iter().map(|request| request.query).collect())
     }
 
     #[tokio::test]

@@ -118,11 +118,8 @@ pub async fn explain(client: &Client, waiting: Vec<Waiting>, announced: &mut BTr
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
-
+    use gputenancy_cluster::testing::{Answer, MockServer, Request};
     use gputenancy_crds::{GpuTenantSpec, GpuTenantStatus};
-    use http::Request;
-    use kube::client::Body;
     use serde_json::{Value, json};
 
     use super::*;
@@ -196,18 +193,8 @@ mod tests {
 
     #[tokio::test]
     async fn events_are_bounded_and_not_repeated_at_rest() {
-        let requests = Arc::<Mutex<Vec<Value>>>::default();
-        let seen = requests.clone();
-        let answer = move |request: Request<Body>| {
-            let seen = seen.clone();
-            async move {
-                let event: Value = serde_json::from_slice(&request.into_body().collect_bytes().await.unwrap()).unwrap();
-                let answer = Body::from(event.to_string().into_bytes());
-                seen.lock().unwrap().push(event);
-                Ok::<_, std::convert::Infallible>(http::Response::new(answer))
-            }
-        };
-        let client = Client::new(tower::service_fn(answer), "default");
+        let server = MockServer::new(|request: &Request| request.body.clone());
+        let client = server.client();
         let one = found(&tenant(1), &pod("Unschedulable", MIG), LATER).remove(0);
         let with_uid = |uid: usize| {
             let mut waiting = one.clone();
@@ -217,9 +204,9 @@ mod tests {
         let (all, mut announced) = ((0..25).map(with_uid).collect::<Vec<_>>(), BTreeSet::new());
         for total in [20, 25, 25] {
             explain(&client, all.clone(), &mut announced).await.unwrap();
-            assert_eq!((requests.lock().unwrap().len(), announced.len()), (total, total));
+            assert_eq!((server.count(Request::is_write), announced.len()), (total, total));
         }
-        let event = requests.lock().unwrap()[0].clone();
+        let event = server.take().remove(0).body;
         assert_eq!(
             (&event["reason"], &event["involvedObject"]["name"]),
             (&json!("WaitingForDevice"), &json!("train-0"))
@@ -230,24 +217,13 @@ mod tests {
 
     #[tokio::test]
     async fn pods_of_a_terminating_namespace_keep_no_other_from_its_event() {
-        let tried = Arc::<Mutex<usize>>::default();
-        let seen = tried.clone();
-        let answer = move |request: Request<Body>| {
-            *seen.lock().unwrap() += 1;
-            let terminating = request.uri().path().contains("/namespaces/ending/");
-            async move {
-                let mut answer = http::Response::new(Body::empty());
-                if terminating {
-                    let status = json!({"kind": "Status", "status": "Failure", "reason": "Forbidden", "code": 403});
-                    *answer.status_mut() = http::StatusCode::FORBIDDEN;
-                    *answer.body_mut() = Body::from(status.to_string().into_bytes());
-                } else {
-                    *answer.body_mut() = request.into_body();
-                }
-                Ok::<_, std::convert::Infallible>(answer)
+        let server = MockServer::new(|request: &Request| {
+            if request.path.contains("/namespaces/ending/") {
+                return Answer::failure(403, "Forbidden", "the namespace is being terminated");
             }
-        };
-        let client = Client::new(tower::service_fn(answer), "default");
+            request.body.clone().into()
+        });
+        let client = server.client();
         let one = found(&tenant(1), &pod("Unschedulable", MIG), LATER).remove(0);
         let of = |namespace: &str, uid: usize| {
             let mut waiting = one.clone();
@@ -259,8 +235,8 @@ mod tests {
         let all = ending(30).chain([of("ml", 900)]).collect();
         assert!(explain(&client, all, &mut announced).await.is_err());
         assert_eq!(announced, BTreeSet::from(["900".to_owned()]));
-        *tried.lock().unwrap() = 0;
+        server.take();
         assert!(explain(&client, ending(500).collect(), &mut announced).await.is_err());
-        assert_eq!(*tried.lock().unwrap(), MOST_TRIED, "the requests of one pass are bounded");
+        assert_eq!(server.take().len(), MOST_TRIED, "the requests of one pass are bounded");
     }
 }

@@ -9,7 +9,6 @@
 use std::time::{Duration, Instant};
 
 use gputenancy_crds::names as labels;
-use http::Request;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::{
     Api, Client,
@@ -107,7 +106,7 @@ pub async fn show(
     let what = "PriorityClasses of the virtual cluster";
     let selector = format!("{}%3D{MANAGED_BY}", labels::MANAGED_BY_LABEL);
     let path = format!("/apis/scheduling.k8s.io/v1/priorityclasses?labelSelector={selector}&limit={MOST_CLASSES}");
-    let request = Request::get(path).body(Vec::new()).map_err(|error| format!("{what}: {error}"))?;
+    let request = http::Request::get(path).body(Vec::new()).map_err(|error| format!("{what}: {error}"))?;
     let mut live = bounded(what, client.request::<SlimClasses>(request)).await?.items;
     live.truncate(MOST_CLASSES);
     let (applied, stale) = changes(wanted, &live);
@@ -234,12 +233,9 @@ fn policy() -> [(&'static str, &'static str, Value); 2] {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        collections::BTreeMap,
-        sync::{Arc, Mutex},
-    };
+    use std::collections::BTreeMap;
 
-    use kube::client::Body;
+    use gputenancy_cluster::testing::{Answer, MockServer, Request};
 
     use super::*;
 
@@ -274,39 +270,31 @@ mod tests {
         wanted: &Priorities,
         (conflict, unserved): (Conflict, &mut Option<Unserved>),
     ) -> Vec<String> {
-        let requests = Arc::<Mutex<Vec<String>>>::default();
-        let seen = requests.clone();
-        let answer = move |request: Request<Body>| {
-            let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
+        let server = MockServer::new(move |request: &Request| {
+            let path = &request.path;
             let listed = || {
                 objects.iter().filter(|(at, object)| {
                     at.starts_with("/apis/scheduling.k8s.io")
                         && object["metadata"]["labels"][labels::MANAGED_BY_LABEL] == MANAGED_BY
                 })
             };
-            let absent = json!({"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404});
-            let answer = match (method.as_str(), objects.get(&path)) {
-                ("GET", _) if path.ends_with("/priorityclasses") => {
-                    json!({"items": listed().map(|(_, o)| o).collect::<Vec<_>>()})
-                }
-                ("GET", Some(object)) => object.clone(),
-                ("GET", None) => absent,
-                _ if !served && path.contains("admissionregistration") => absent,
-                _ => json!({"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Success"}),
-            };
-            if method != "GET" {
-                let mut parts = path.rsplit('/');
-                let (name, plural) = (parts.next().unwrap(), parts.next().unwrap());
-                seen.lock().unwrap().push(format!("{method} {plural}/{name}"));
+            match (request.is_write(), objects.get(path)) {
+                (false, _) if path.ends_with("/priorityclasses") => Answer::list(listed().map(|(_, o)| o.clone())),
+                (false, Some(object)) => object.clone().into(),
+                (false, None) => Answer::not_found(),
+                _ if !served && path.contains("admissionregistration") => Answer::not_found(),
+                _ => Answer::success(),
             }
-            let mut response = http::Response::new(Body::from(answer.to_string().into_bytes()));
-            if answer["code"] == 404 {
-                *response.status_mut() = http::StatusCode::NOT_FOUND;
-            }
-            std::future::ready(Ok::<_, std::convert::Infallible>(response))
-        };
-        show(&Client::new(tower::service_fn(answer), "default"), wanted, conflict, unserved).await.unwrap();
-        std::mem::take(&mut *requests.lock().unwrap())
+        });
+        show(&server.client(), wanted, conflict, unserved).await.unwrap();
+        let written = server.take().into_iter().filter(Request::is_write);
+        written.map(|request| format!("{} {}", request.method, last_two(&request.path))).collect()
+    }
+
+    /// The plural name of a type, and the name of its object.
+    fn last_two(path: &str) -> &str {
+        let at = path.rmatch_indices('/').nth(1).unwrap().0;
+        &path[at + 1..]
     }
 
     fn class(name: &str, value: i32, by: &str) -> (String, Value) {

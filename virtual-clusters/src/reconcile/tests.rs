@@ -1,10 +1,10 @@
 //! A complete pass against an API server that a function answers for.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use gputenancy_cluster::testing::{Answer, MockServer, Request};
 use gputenancy_crds::{GpuTenantSpec, GpuTenantStatus, TenantNamespace};
 use gputenancy_service::events::Publisher;
-use kube::client::Body;
 use serde_json::{Value, json};
 
 mod upgrades;
@@ -16,56 +16,42 @@ use crate::{
     render::RenderError,
 };
 
-/// An API server with one namespace, in which a virtual cluster has this many replicas and no pod of its control plane is left.
-fn client(replicas: i64, requests: &Arc<Mutex<Vec<String>>>) -> kube::Client {
-    client_without("/no/object", replicas, requests)
-}
-
-/// The same without the objects whose path contains this.
-fn client_without(missing: &'static str, replicas: i64, requests: &Arc<Mutex<Vec<String>>>) -> kube::Client {
-    let requests = requests.clone();
-    let answer = move |request: http::Request<Body>| {
-        let (method, uri) = (request.method().to_string(), request.uri().to_string());
-        let path = uri.split('?').next().unwrap_or_default();
-        requests.lock().unwrap().push(format!("{method} {path}"));
+/// An API server with one namespace, in which a virtual cluster has this many replicas and no pod of its control plane is left. It has no object whose
+/// path contains `missing`.
+fn server(missing: &'static str, replicas: i64) -> MockServer {
+    MockServer::new(move |request: &Request| {
         let meta = |kind: &str, name: &str| json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}});
-        let list = |items: Value| json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items});
-        let answer = match (method.as_str(), path) {
+        match (request.method.as_str(), request.path.as_str()) {
             ("GET", path) if path.ends_with(names::BINDING) => {
                 let mut binding = meta("RoleBinding", names::BINDING);
                 binding["apiVersion"] = json!("rbac.authorization.k8s.io/v1");
                 binding["metadata"]["labels"] = json!({"gputenancy.io/tenant": "team-a"});
                 binding["roleRef"] =
                     json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "x"});
-                binding
+                binding.into()
             }
-            ("GET", path) if path.contains(missing) => {
-                json!({"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404})
-            }
-            ("GET", path) if is_policy(path) => policy(path),
+            ("GET", path) if path.contains(missing) => Answer::not_found(),
+            ("GET", path) if is_policy(path) => policy(path).into(),
             ("GET", path) if path.contains("/statefulsets") => {
                 let mut workload = meta("StatefulSet", "team-a");
                 workload["apiVersion"] = json!("apps/v1");
                 workload["metadata"]["managedFields"] = json!([{"manager": names::MANAGER, "operation": "Apply"}]);
                 workload["metadata"]["labels"] = json!({"app": "vcluster", "release": "team-a"});
                 workload["spec"] = json!({"replicas": replicas});
-                if path.ends_with("/team-a") { workload } else { list(json!([workload])) }
+                if path.ends_with("/team-a") { workload.into() } else { Answer::list([workload]) }
             }
-            ("GET", path) if path.ends_with("/pods") && uri.contains("vcluster.loft.sh") => {
+            ("GET", path) if path.ends_with("/pods") && request.query.contains("vcluster.loft.sh") => {
                 let mut pod = meta("Pod", "train-x-ml-x-team-a");
                 pod["spec"] = json!({"containers": []});
-                list(json!([pod]))
+                Answer::list([pod])
             }
-            ("GET", _) => list(json!([])),
-            ("PATCH", path) if path.contains("/gputenants/") => json!(GpuTenant::new("x", GpuTenantSpec::default())),
-            _ => json!({"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Success"}),
-        };
-        let status = if answer["code"] == 404 { 404 } else { 200 };
-        let mut answer = http::Response::new(Body::from(answer.to_string().into_bytes()));
-        *answer.status_mut() = http::StatusCode::from_u16(status).unwrap();
-        std::future::ready(Ok::<_, std::convert::Infallible>(answer))
-    };
-    kube::Client::new(tower::service_fn(answer), "default")
+            ("GET", _) => Answer::list([]),
+            ("PATCH", path) if path.contains("/gputenants/") => {
+                json!(GpuTenant::new("x", GpuTenantSpec::default())).into()
+            }
+            _ => Answer::success(),
+        }
+    })
 }
 
 /// An object that limits or isolates the tenant is asked for.
@@ -87,16 +73,20 @@ async fn passed(cluster: Value, replicas: i64) -> (Progress, Vec<String>) {
 
 /// The same without the objects whose path contains this.
 async fn passed_without(missing: &'static str, cluster: Value, replicas: i64) -> (Progress, Vec<String>) {
-    let requests = Arc::new(Mutex::new(Vec::new()));
-    let context = context(client_without(missing, replicas, &requests));
+    let server = server(missing, replicas);
+    let context = context(server.client());
     let cluster: VirtualCluster = serde_json::from_value(cluster).unwrap();
     let namespaces = vec![TenantNamespace { name: "ns-a".into(), adopt: false }];
     let spec = GpuTenantSpec { namespaces, virtual_cluster: Some(cluster.clone()), ..GpuTenantSpec::default() };
     let mut memory = Memory { complete: Some("key".into()), ..Memory::default() };
     let progress = Box::pin(full(&GpuTenant::new("team-a", spec), &cluster, &context, &mut memory)).await;
     assert_eq!(memory.complete.is_none(), cluster.suspend && cluster.backend == VirtualClusterBackend::Helm);
-    let requests = std::mem::take(&mut *requests.lock().unwrap());
-    (progress, requests)
+    (progress, lines(&server))
+}
+
+/// Method and path of all requests.
+fn lines(server: &MockServer) -> Vec<String> {
+    server.take().iter().map(Request::line).collect()
 }
 
 fn context(client: kube::Client) -> Context {
@@ -113,13 +103,13 @@ fn context(client: kube::Client) -> Context {
 
 /// A step of the removal from a tenant with this status, and its writes.
 async fn removed(name: &str, status: Option<VirtualClusterStatus>) -> Vec<String> {
-    let requests = Arc::new(Mutex::new(Vec::new()));
+    let server = server("/no/object", 1);
     let namespaces = vec![TenantNamespace { name: "ns-a".into(), adopt: false }];
     let mut tenant = GpuTenant::new(name, GpuTenantSpec { namespaces, ..GpuTenantSpec::default() });
     tenant.metadata.finalizers = Some(vec![VIRTUAL_CLUSTER_FINALIZER.into()]);
     tenant.status = Some(GpuTenantStatus { virtual_cluster: status, ..GpuTenantStatus::default() });
-    let after = reconcile(&tenant, &context(client(1, &requests))).await.unwrap();
-    let mut requests = std::mem::take(&mut *requests.lock().unwrap());
+    let after = reconcile(&tenant, &context(server.client())).await.unwrap();
+    let mut requests = lines(&server);
     requests.retain(|request| !request.starts_with("GET"));
     assert_eq!(
         after.is_none(),

@@ -92,10 +92,7 @@ fn sentence(budget: &PodDisruptionBudget, pods: &ObjectList<Named>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
-
-    use http::{Request, Response};
-    use kube::client::Body;
+    use gputenancy_cluster::testing::{MockServer, Request};
     use serde_json::{Value, json};
 
     use super::*;
@@ -104,9 +101,9 @@ mod tests {
     const BUDGETS: usize = 15;
 
     /// An API server whose namespace has pods `w-00`, `w-01`, ... and budgets; the last budget covers them.
-    fn answer(path: &str, query: &str) -> Value {
-        let parameter = |name: &str| query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
-        let from: usize = parameter("continue").map_or(0, |token| token.parse().unwrap());
+    fn answer(request: &Request) -> Value {
+        let path = &request.path;
+        let from: usize = request.parameter("continue").map_or(0, |token| token.parse().unwrap());
         let pod = |n: usize| json!({"metadata": {"name": format!("w-{n:02}"), "labels": {"app": "w"}}});
         let budget = |n: usize| {
             let app = if n + 1 == BUDGETS { "w" } else { "x" };
@@ -120,18 +117,14 @@ mod tests {
         if let Some(name) = path.rsplit_once("/pods/w-") {
             return pod(name.1.parse().unwrap());
         }
-        let until = total.min(from + parameter("limit").unwrap().parse::<usize>().unwrap());
+        let until = total.min(from + request.parameter("limit").unwrap().parse::<usize>().unwrap());
         let token = if until < total { until.to_string() } else { String::new() };
         json!({"metadata": {"continue": token}, "items": (from..until).map(item).collect::<Vec<_>>()})
     }
 
     #[tokio::test]
     async fn refusal_names_the_budget_among_many_and_counts_all_its_pods() {
-        let serve = |request: Request<Body>| async move {
-            let body = answer(request.uri().path(), request.uri().query().unwrap_or_default());
-            Ok::<_, Infallible>(Response::new(Body::from(serde_json::to_vec(&body).unwrap())))
-        };
-        let client = Client::new(tower::service_fn(serve), "default");
+        let client = MockServer::new(answer).client();
         let pod = PodName { namespace: "team".into(), name: "w-31".into() };
         let expected = "PodDisruptionBudget b-14 needs 40 healthy of its pods w-00, w-01, w-02, w-03, w-04 and 35 more, and 40 are";
         assert_eq!(behind(&client, &pod).await.unwrap(), [expected]);

@@ -6,15 +6,14 @@ use std::{
     time::Duration,
 };
 
+use gputenancy_cluster::testing::{Answer, MockServer, Request};
 use gputenancy_crds::GpuPoolStatus;
 use gputenancy_engine::{
     change::{ChangeDecision, Eviction, EvictionNotice},
     fleet::Fleet,
 };
 use gputenancy_service::events::Publisher;
-use http::{Method, Request, Response};
 use k8s_openapi::jiff::Timestamp;
-use kube::{Client, client::Body};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -31,7 +30,7 @@ mod plugin;
 
 /// How the API server answers requests whose path contains a text.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Answer {
+enum Rule {
     /// With this status code.
     Code(u16),
     /// With 500, as the eviction of a pod with two budgets.
@@ -44,64 +43,52 @@ enum Answer {
     Lost,
 }
 
+impl From<Rule> for Answer {
+    fn from(rule: Rule) -> Self {
+        match rule {
+            Rule::Code(code) => Self::failure(code, if code == 409 { "Conflict" } else { "" }, "refused"),
+            Rule::Policy => {
+                let message =
+                    "ValidatingAdmissionPolicy 'gputenancy-operator-evictions' denied request: no pods of kube-…";
+                Self::failure(403, "Forbidden", message)
+            }
+            Rule::TwoBudgets => {
+                let message =
+                    "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+                Self::failure(500, "InternalError", message)
+            }
+            Rule::Hang => Self::Never,
+            Rule::Lost => Self::Lost,
+        }
+    }
+}
+
 /// A mocked API server: it accepts everything, except what a rule says.
-#[derive(Clone, Default)]
 struct MockApi {
-    rules: Arc<Mutex<Vec<(&'static str, Answer)>>>,
-    requests: Arc<Mutex<Vec<String>>>,
+    rules: Arc<Mutex<Vec<(&'static str, Rule)>>>,
+    server: MockServer,
 }
 
 impl MockApi {
-    fn rule(&self, path: &'static str, answer: Option<Answer>) {
+    fn new() -> Self {
+        let rules = Arc::<Mutex<Vec<(&'static str, Rule)>>>::default();
+        let known = rules.clone();
+        let server = MockServer::new(move |request: &Request| {
+            let rule = known.lock().unwrap().iter().find(|(text, _)| request.path.contains(text)).map(|(_, r)| *r);
+            rule.map_or_else(|| echo(request.body.clone(), &request.path).into(), Answer::from)
+        });
+        Self { rules, server }
+    }
+
+    fn rule(&self, path: &'static str, rule: Option<Rule>) {
         let mut rules = self.rules.lock().unwrap();
         rules.retain(|(p, _)| *p != path);
-        rules.extend(answer.map(|a| (path, a)));
+        rules.extend(rule.map(|rule| (path, rule)));
     }
 
     /// Number of requests with this method whose path contains the text.
-    fn count(&self, method: &Method, path: &str) -> usize {
-        let prefix = format!("{method} ");
-        self.requests.lock().unwrap().iter().filter(|r| r.starts_with(&prefix) && r.contains(path)).count()
-    }
-
-    async fn answer(self, request: Request<Body>) -> Result<Response<Body>, std::io::Error> {
-        let (parts, body) = request.into_parts();
-        let path = parts.uri.path().to_owned();
-        self.requests.lock().unwrap().push(format!("{} {path}", parts.method));
-        let rule = self.rules.lock().unwrap().iter().find(|(text, _)| path.contains(text)).map(|(_, answer)| *answer);
-        let body: Value = serde_json::from_slice(&body.collect_bytes().await.unwrap()).unwrap_or_default();
-        let response = |code: u16, body: &Value| {
-            let body = Body::from(serde_json::to_vec(body).unwrap());
-            Ok(Response::builder().status(code).body(body).unwrap())
-        };
-        match rule {
-            None => response(200, &echo(body, &path)),
-            Some(Answer::Code(code)) => {
-                let reason = if code == 409 { "Conflict" } else { "" };
-                response(
-                    code,
-                    &json!({"kind": "Status", "status": "Failure", "code": code, "message": "refused", "reason": reason}),
-                )
-            }
-            Some(Answer::Policy) => {
-                let message =
-                    "ValidatingAdmissionPolicy 'gputenancy-operator-evictions' denied request: no pods of kube-…";
-                response(
-                    403,
-                    &json!({"kind": "Status", "status": "Failure", "code": 403, "message": message, "reason": "Forbidden"}),
-                )
-            }
-            Some(Answer::TwoBudgets) => {
-                let message =
-                    "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
-                response(
-                    500,
-                    &json!({"kind": "Status", "status": "Failure", "code": 500, "message": message, "reason": "InternalError"}),
-                )
-            }
-            Some(Answer::Hang) => std::future::pending().await,
-            Some(Answer::Lost) => Err(std::io::Error::other("connection reset")),
-        }
+    fn count(&self, method: &str, path: &str) -> usize {
+        self.server.count(|request| request.method == method && request.path.contains(path))
     }
 }
 
@@ -141,9 +128,8 @@ struct World {
 
 impl World {
     fn new(nodes: usize) -> Self {
-        let api = MockApi::default();
-        let mock = api.clone();
-        let client = Client::new(tower::service_fn(move |request| mock.clone().answer(request)), "default");
+        let api = MockApi::new();
+        let client = api.server.client();
         let metrics = Arc::new(Metrics::default());
         let writer = FleetWriter {
             writer: Writer::new(client.clone(), metrics.clone()),
@@ -239,7 +225,7 @@ fn gpu_node(name: &str) -> Target {
 async fn nodes_whose_requests_hang_delay_no_other_node_and_no_status() {
     let mut world = World::new(80);
     for name in ["/n-00", "/n-01", "/n-02", "/n-03"] {
-        world.api.rule(name, Some(Answer::Hang));
+        world.api.rule(name, Some(Rule::Hang));
     }
     let names: Vec<String> = world.fleet.nodes.keys().cloned().collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -261,7 +247,7 @@ async fn nodes_whose_requests_hang_delay_no_other_node_and_no_status() {
 #[tokio::test(start_paused = true)]
 async fn failing_object_is_retried_with_growing_delay_and_told_once() {
     let mut world = World::new(2);
-    world.api.rule("/nodes/n-00", Some(Answer::Code(503)));
+    world.api.rule("/nodes/n-00", Some(Rule::Code(503)));
     let mut delays = Vec::new();
     for _ in 0..7 {
         world.decide(World::labels(&["n-00"]));
@@ -275,7 +261,7 @@ async fn failing_object_is_retried_with_growing_delay_and_told_once() {
         tokio::time::sleep_until(retry).await;
     }
     assert_eq!(delays, [2, 4, 8, 16, 32, 60, 60]);
-    assert_eq!(world.api.count(&Method::POST, "/events"), 1);
+    assert_eq!(world.api.count("POST", "/events"), 1);
     world.api.rule("/nodes/n-00", None);
     world.decide(World::labels(&["n-00"]));
     assert_eq!(world.next().await, (node("n-00"), None, false));
@@ -286,23 +272,23 @@ async fn failing_object_is_retried_with_growing_delay_and_told_once() {
 async fn nothing_that_depends_on_a_spec_happens_before_it_is_written() {
     // after a failure the fleet is decided again as well: another node may take the place of this one
     for (answer, failed) in [
-        (Answer::Code(409), false),
-        (Answer::Code(429), true),
-        (Answer::Code(500), true),
-        (Answer::Hang, true),
-        (Answer::Lost, true),
+        (Rule::Code(409), false),
+        (Rule::Code(429), true),
+        (Rule::Code(500), true),
+        (Rule::Hang, true),
+        (Rule::Lost, true),
     ] {
         let mut world = World::new(1);
         world.api.rule("/gpunodes/n-00", Some(answer));
         world.decide(world.eviction("n-00"));
         let (_, failure, decide) = world.next().await;
         assert_eq!((failure.is_some(), decide), (failed, true), "{answer:?}: {failure:?}");
-        assert_eq!(world.api.count(&Method::POST, "/eviction"), 0, "{answer:?}");
+        assert_eq!(world.api.count("POST", "/eviction"), 0, "{answer:?}");
         world.api.rule("/gpunodes/n-00", None);
         tokio::time::sleep(Duration::from_secs(2)).await;
         world.decide(world.eviction("n-00"));
         assert_eq!(world.next().await.1, None);
-        assert_eq!(world.api.count(&Method::POST, "/eviction"), 1, "{answer:?}");
+        assert_eq!(world.api.count("POST", "/eviction"), 1, "{answer:?}");
         // the cache has to show the new spec before the next decision
         assert!(world.nodes.values().all(NodeState::is_lagging));
     }
@@ -311,12 +297,12 @@ async fn nothing_that_depends_on_a_spec_happens_before_it_is_written() {
 #[tokio::test(start_paused = true)]
 async fn refused_eviction_is_remembered_and_others_are_failures() {
     for (answer, failed) in [
-        (Answer::Code(429), false),
-        (Answer::TwoBudgets, false),
-        (Answer::Policy, false),
-        (Answer::Code(403), true),
-        (Answer::Code(500), true),
-        (Answer::Hang, true),
+        (Rule::Code(429), false),
+        (Rule::TwoBudgets, false),
+        (Rule::Policy, false),
+        (Rule::Code(403), true),
+        (Rule::Code(500), true),
+        (Rule::Hang, true),
     ] {
         let mut world = World::new(1);
         world.api.rule("/eviction", Some(answer));
@@ -331,8 +317,8 @@ async fn refused_eviction_is_remembered_and_others_are_failures() {
 #[tokio::test(start_paused = true)]
 async fn refusal_is_remembered_although_its_budgets_cannot_be_read() {
     let mut world = World::new(1);
-    world.api.rule("/eviction", Some(Answer::Code(429)));
-    world.api.rule("/namespaces/n-00/pods", Some(Answer::Hang));
+    world.api.rule("/eviction", Some(Rule::Code(429)));
+    world.api.rule("/namespaces/n-00/pods", Some(Rule::Hang));
     world.decide(world.eviction("n-00"));
     assert_eq!(world.next().await, (gpu_node("n-00"), None, true));
     assert_eq!(world.seconds(), 2);
@@ -346,29 +332,29 @@ async fn lost_notice_is_written_once() {
     for (deadline, written) in [(60, 1), (60, 1), (60, 1), (90, 2), (90, 2)] {
         world.decide(World::notice("n-00", deadline));
         assert_eq!(world.next().await.1, None);
-        let counts = [(&Method::PATCH, "/pods/job"), (&Method::POST, "/events")];
+        let counts = [("PATCH", "/pods/job"), ("POST", "/events")];
         assert_eq!(counts.map(|(method, path)| world.api.count(method, path)), [written; 2], "{deadline}");
     }
     // a request that fails is tried again
-    world.api.rule("/pods/job", Some(Answer::Code(500)));
+    world.api.rule("/pods/job", Some(Rule::Code(500)));
     world.decide(World::notice("n-00", 120));
     assert!(world.next().await.1.is_some());
     // with that of the failure
-    let events = world.api.count(&Method::POST, "/events");
+    let events = world.api.count("POST", "/events");
     world.api.rule("/pods/job", None);
     tokio::time::sleep(Duration::from_secs(2)).await;
     world.decide(World::notice("n-00", 120));
     assert_eq!(world.next().await.1, None);
-    assert_eq!(world.api.count(&Method::POST, "/events"), events + 1);
+    assert_eq!(world.api.count("POST", "/events"), events + 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn pods_whose_changes_hang_delay_no_notice_of_another_and_are_told_by_an_event() {
     let mut world = World::new(9);
     for slow in ["/namespaces/n-00/pods", "/namespaces/n-01/pods", "/namespaces/n-02/pods", "/namespaces/n-03/pods"] {
-        world.api.rule(slow, Some(Answer::Hang));
+        world.api.rule(slow, Some(Rule::Hang));
     }
-    world.api.rule("/namespaces/n-04/pods", Some(Answer::Code(504)));
+    world.api.rule("/namespaces/n-04/pods", Some(Rule::Code(504)));
     // all on one node, each on a GPU of its own
     let one = |name: &str| World::notice(name, 60).nodes.remove(&NodeName::from(name)).unwrap().decisions;
     let decisions = world.fleet.nodes.keys().flat_map(|name| one(name)).collect();
@@ -376,13 +362,13 @@ async fn pods_whose_changes_hang_delay_no_notice_of_another_and_are_told_by_an_e
     world.decide(FleetDecision { nodes: [("n-00".into(), work)].into(), ..FleetDecision::default() });
     let (_, failure, _) = world.next().await;
     assert_eq!((failure, world.seconds()), (None, 3));
-    assert_eq!(world.api.count(&Method::PATCH, "/pods/job"), 9);
-    assert_eq!(world.api.count(&Method::POST, "/events"), 9, "an event for each pod");
+    assert_eq!(world.api.count("PATCH", "/pods/job"), 9);
+    assert_eq!(world.api.count("POST", "/events"), 9, "an event for each pod");
 }
 
 #[tokio::test(start_paused = true)]
 async fn pod_whose_notice_cannot_be_removed_is_not_told_that_it_is() {
-    for (answer, events) in [(Some(Answer::Hang), 0), (Some(Answer::Code(504)), 0), (None, 1)] {
+    for (answer, events) in [(Some(Rule::Hang), 0), (Some(Rule::Code(504)), 0), (None, 1)] {
         let mut world = World::new(1);
         if let Some(answer) = answer {
             world.api.rule("/namespaces/n-00/pods", Some(answer));
@@ -390,7 +376,7 @@ async fn pod_whose_notice_cannot_be_removed_is_not_told_that_it_is() {
         let cancelled_evictions = [(pod_on("n-00"), "n-00".to_owned())].into();
         world.decide(FleetDecision { cancelled_evictions, ..FleetDecision::default() });
         assert_eq!(world.next().await.1, None);
-        assert_eq!(world.api.count(&Method::POST, "/events"), events);
+        assert_eq!(world.api.count("POST", "/events"), events);
     }
 }
 
@@ -398,7 +384,7 @@ async fn pod_whose_notice_cannot_be_removed_is_not_told_that_it_is() {
 async fn eviction_that_was_decided_long_ago_is_decided_again() {
     let mut world = World::new(40);
     for node in 0..32 {
-        world.api.rule(format!("/nodes/n-{node:02}").leak(), Some(Answer::Hang));
+        world.api.rule(format!("/nodes/n-{node:02}").leak(), Some(Rule::Hang));
     }
     let names: Vec<String> = world.fleet.nodes.keys().take(32).cloned().collect();
     world.decide(World::labels(&names.iter().map(String::as_str).collect::<Vec<_>>()));
@@ -408,7 +394,7 @@ async fn eviction_that_was_decided_long_ago_is_decided_again() {
         evicting = world.next().await;
     }
     assert_eq!((evicting, world.seconds()), ((gpu_node("n-39"), None, true), 15));
-    assert_eq!(world.api.count(&Method::POST, "/eviction"), 0);
+    assert_eq!(world.api.count("POST", "/eviction"), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -418,16 +404,16 @@ async fn eviction_that_a_later_decision_does_not_make_is_not_carried_out() {
     // its write is in progress, and has sent nothing yet
     world.decide(FleetDecision::default());
     assert_eq!(world.next().await, (gpu_node("n-00"), None, true));
-    assert_eq!(world.api.count(&Method::POST, "/eviction"), 0);
+    assert_eq!(world.api.count("POST", "/eviction"), 0);
     world.decide(world.eviction("n-00"));
     assert_eq!(world.next().await, (gpu_node("n-00"), None, false));
-    assert_eq!(world.api.count(&Method::POST, "/eviction"), 1);
+    assert_eq!(world.api.count("POST", "/eviction"), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn node_that_fails_or_was_counted_as_begun_makes_room_for_another() {
     let mut world = World::new(2);
-    world.api.rule("/gpunodes/n-00", Some(Answer::Code(503)));
+    world.api.rule("/gpunodes/n-00", Some(Rule::Code(503)));
     world.decide(world.eviction("n-00"));
     let (target, failure, again) = world.next().await;
     assert_eq!((target, failure.is_some(), again), (gpu_node("n-00"), true, true));
@@ -443,7 +429,7 @@ async fn node_that_fails_or_was_counted_as_begun_makes_room_for_another() {
 async fn later_decision_replaces_what_waits() {
     let mut world = World::new(34);
     for node in 0..32 {
-        world.api.rule(format!("/nodes/n-{node:02}").leak(), Some(Answer::Hang));
+        world.api.rule(format!("/nodes/n-{node:02}").leak(), Some(Rule::Hang));
     }
     let names: Vec<String> = world.fleet.nodes.keys().take(33).cloned().collect();
     // the 33rd waits for one of the others
@@ -452,8 +438,8 @@ async fn later_decision_replaces_what_waits() {
     for _ in 0..33 {
         world.next().await;
     }
-    assert_eq!(world.api.count(&Method::PATCH, "/nodes/n-32"), 0);
-    assert_eq!(world.api.count(&Method::PATCH, "/nodes/n-33"), 1);
+    assert_eq!(world.api.count("PATCH", "/nodes/n-32"), 0);
+    assert_eq!(world.api.count("PATCH", "/nodes/n-33"), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -462,7 +448,7 @@ async fn object_in_progress_is_decided_again_and_not_written_twice() {
     world.decide(world.eviction("n-00"));
     world.decide(world.eviction("n-00"));
     assert_eq!(world.next().await, (gpu_node("n-00"), None, true));
-    assert_eq!(world.api.count(&Method::POST, "/eviction"), 1);
+    assert_eq!(world.api.count("POST", "/eviction"), 1);
     // a decision that has nothing more to write about it, and did not count it as begun, needs no other
     world.decide(world.eviction("n-00"));
     assert_eq!(world.next().await, (gpu_node("n-00"), None, false));
@@ -472,7 +458,7 @@ async fn object_in_progress_is_decided_again_and_not_written_twice() {
 async fn hanging_or_contested_labels_of_a_node_do_not_stop_its_gpus() {
     for hangs in [true, false] {
         let mut world = World::new(1);
-        world.api.rule("/nodes/n-00", hangs.then_some(Answer::Hang));
+        world.api.rule("/nodes/n-00", hangs.then_some(Rule::Hang));
         if !hangs {
             world.decide(World::labels(&["n-00"]));
             assert_eq!(world.next().await, (node("n-00"), None, false));
@@ -482,7 +468,7 @@ async fn hanging_or_contested_labels_of_a_node_do_not_stop_its_gpus() {
         decision.nodes = world.eviction("n-00").nodes;
         world.decide(decision);
         while world.next().await.0 != gpu_node("n-00") {}
-        assert_eq!((world.api.count(&Method::POST, "/eviction"), world.seconds()), (1, 0), "hangs: {hangs}");
+        assert_eq!((world.api.count("POST", "/eviction"), world.seconds()), (1, 0), "hangs: {hangs}");
     }
 }
 
@@ -496,13 +482,13 @@ async fn repair_that_is_due_later_wakes_and_keeps_nothing_waiting() {
         let wakes = world.queue.retry_at().map(|at| (at - world.begun + Duration::from_millis(500)).as_secs());
         assert_eq!(wakes, due);
     }
-    assert_eq!(world.api.count(&Method::PATCH, "/nodes/n-00"), 1);
+    assert_eq!(world.api.count("PATCH", "/nodes/n-00"), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn gpu_node_that_fails_is_named_until_its_retry_and_keeps_its_back_off() {
     let mut world = World::new(1);
-    world.api.rule("/gpunodes/n-00", Some(Answer::Code(500)));
+    world.api.rule("/gpunodes/n-00", Some(Rule::Code(500)));
     for delay in [2, 4, 8] {
         world.decide(world.eviction("n-00"));
         assert_eq!(world.queue.writing(), ["n-00".to_owned()].into());
@@ -519,7 +505,7 @@ async fn gpu_node_that_fails_is_named_until_its_retry_and_keeps_its_back_off() {
 
 #[tokio::test(start_paused = true)]
 async fn status_of_a_pool_is_written_again_after_every_kind_of_failure() {
-    for answer in [Answer::Code(429), Answer::Code(503), Answer::Hang, Answer::Lost] {
+    for answer in [Rule::Code(429), Rule::Code(503), Rule::Hang, Rule::Lost] {
         let mut world = World::new(0);
         world.api.rule("/gpupools/", Some(answer));
         let decision = || FleetDecision {
@@ -529,7 +515,7 @@ async fn status_of_a_pool_is_written_again_after_every_kind_of_failure() {
         world.decide(decision());
         let (_, failure, again) = world.next().await;
         assert!(failure.is_some() && !again, "{answer:?}");
-        assert_eq!(world.api.count(&Method::POST, "/events"), 1, "{answer:?}");
+        assert_eq!(world.api.count("POST", "/events"), 1, "{answer:?}");
         world.api.rule("/gpupools/", None);
         tokio::time::sleep_until(world.queue.retry_at().unwrap()).await;
         world.decide(decision());
@@ -540,12 +526,12 @@ async fn status_of_a_pool_is_written_again_after_every_kind_of_failure() {
 #[tokio::test(start_paused = true)]
 async fn conflict_with_another_client_is_decided_again_and_is_no_warning() {
     let mut world = World::new(0);
-    world.api.rule("/gpupools/", Some(Answer::Code(409)));
+    world.api.rule("/gpupools/", Some(Rule::Code(409)));
     let decision =
         || FleetDecision { pools: [("pool".to_owned(), GpuPoolStatus::default())].into(), ..FleetDecision::default() };
     world.decide(decision());
     let (_, failure, _) = world.next().await;
-    assert_eq!((failure, world.api.count(&Method::POST, "/events")), (None, 0));
+    assert_eq!((failure, world.api.count("POST", "/events")), (None, 0));
     let wake = world.queue.retry_at().unwrap();
     assert!(wake.duration_since(Instant::now()) <= Duration::from_secs(1));
     world.api.rule("/gpupools/", None);

@@ -3,12 +3,7 @@
 
 use std::{env, process::Command};
 
-use axum::{
-    Router,
-    body::Body,
-    http::{StatusCode, Uri},
-};
-use futures::{StreamExt as _, stream};
+use gputenancy_cluster::testing::{Answer, MockServer, Request};
 use gputenancy_rights::operator::Locations;
 use gputenancy_service::events::Publisher;
 use kube::{Client, runtime::reflector::ObjectRef};
@@ -133,30 +128,25 @@ fn api_server(kinds: &[&'static str]) -> Client {
     let profile = line("ADDED", &profile);
     let bookmark = json!({"kind": "Any", "apiVersion": "v1", "metadata": {"resourceVersion": "9", "annotations": {"k8s.io/initial-events-end": "true"}}});
     let bookmark = line("BOOKMARK", &bookmark);
-    let lists = Arc::new(lists);
-    let router = Router::new().fallback(move |uri: Uri| {
-        let (lists, bookmark, profile) = (lists.clone(), bookmark.clone(), profile.clone());
-        async move {
-            // a product that is not installed, as API servers answer
-            if uri.path().starts_with("/apis/nvsentinel.dgxc.nvidia.com/") {
-                return (StatusCode::NOT_FOUND, Body::from("404 page not found\n"));
-            }
-            let templates = lists.get(uri.path()).cloned().unwrap_or_default();
-            let count = if templates.is_empty() { 0 } else { TENANTS };
-            let single = (uri.path() == PROFILES).then_some(profile);
-            let many = (0..count).flat_map(move |n| {
-                let own = move |(at, text): (usize, String)| {
-                    text.replace(NAME, &format!("team-{n:05}"))
-                        .replace(UID, &format!("{n:08x}-{at:04x}-4000-8000-{:012x}", n * 7919))
-                        .replace(VERSION, &(1_000_000 + n * 8 + at).to_string())
-                };
-                templates.clone().into_iter().enumerate().map(own)
-            });
-            let lines = single.into_iter().chain(many).chain([bookmark]).map(Ok::<_, std::convert::Infallible>);
-            (StatusCode::OK, Body::from_stream(stream::iter(lines).chain(stream::pending())))
+    let answer = move |request: &Request| {
+        // a product that is not installed, as API servers answer
+        if request.path.starts_with("/apis/nvsentinel.dgxc.nvidia.com/") {
+            return Answer::Text(404, "404 page not found\n".into());
         }
-    });
-    Client::new(router, "default")
+        let templates = lists.get(&*request.path).cloned().unwrap_or_default();
+        let count = if templates.is_empty() { 0 } else { TENANTS };
+        let single = (request.path == PROFILES).then(|| profile.clone());
+        let many = (0..count).flat_map(move |n| {
+            let own = move |(at, text): (usize, String)| {
+                text.replace(NAME, &format!("team-{n:05}"))
+                    .replace(UID, &format!("{n:08x}-{at:04x}-4000-8000-{:012x}", n * 7919))
+                    .replace(VERSION, &(1_000_000 + n * 8 + at).to_string())
+            };
+            templates.clone().into_iter().enumerate().map(own)
+        });
+        Answer::Watch(Box::new(single.into_iter().chain(many).chain([bookmark.clone()])))
+    };
+    MockServer::new(answer).client()
 }
 
 /// Memory at the begin of a measurement.

@@ -9,54 +9,35 @@ use sha2::{Digest as _, Sha256};
 use super::*;
 use crate::hex::hex;
 
-/// What was written: method, path and object.
-type Writes = Arc<Mutex<Vec<(String, String, Value)>>>;
-
 /// An API server with a `StatefulSet` of this version of vCluster, which is not ready.
-fn server(running: &str, writes: &Writes) -> kube::Client {
-    let (writes, chart) = (writes.clone(), format!("vcluster-{running}"));
-    let answer = move |request: http::Request<Body>| {
-        let (writes, chart) = (writes.clone(), chart.clone());
-        async move {
-            let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
-            let workload = json!({
-                "apiVersion": "apps/v1", "kind": "StatefulSet", "spec": {"replicas": 1},
-                "metadata": {
-                    "name": "team-a", "labels": {"chart": chart}, "managedFields": [{"manager": names::MANAGER, "operation": "Apply"}],
-                },
-            });
-            let list = |items: Value| json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items});
-            let answer = match (method.as_str(), path.as_str()) {
-                ("GET", "/version") => json!({"major": "1", "minor": "36", "gitVersion": "v1.36.0", "gitCommit": "",
-                    "gitTreeState": "", "buildDate": "", "goVersion": "", "compiler": "", "platform": ""}),
-                ("GET", path) if path.ends_with(names::BINDING) => json!({
-                    "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
-                    "metadata": {"name": names::BINDING, "labels": {"gputenancy.io/tenant": "team-a"}},
-                    "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "x"},
-                }),
-                ("GET", path) if is_policy(path) => policy(path),
-                ("GET", path) if path.ends_with("/statefulsets/team-a") => workload,
-                ("GET", path) if path.ends_with("/statefulsets") => list(json!([workload])),
-                ("GET", _) => list(json!([])),
-                _ => {
-                    let body = request.into_body().collect_bytes().await.unwrap();
-                    let object: Value = serde_json::from_slice(&body).unwrap_or_default();
-                    writes.lock().unwrap().push((method.clone(), path.clone(), object.clone()));
-                    match (method.as_str(), path.as_str()) {
-                        ("DELETE", _) => {
-                            json!({"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Success"})
-                        }
-                        (_, path) if path.ends_with("/status") => {
-                            json!(GpuTenant::new("team-a", GpuTenantSpec::default()))
-                        }
-                        _ => object,
-                    }
-                }
-            };
-            Ok::<_, std::convert::Infallible>(http::Response::new(Body::from(answer.to_string().into_bytes())))
+fn server(running: &str) -> MockServer {
+    let chart = format!("vcluster-{running}");
+    MockServer::new(move |request: &Request| {
+        let workload = json!({
+            "apiVersion": "apps/v1", "kind": "StatefulSet", "spec": {"replicas": 1},
+            "metadata": {
+                "name": "team-a", "labels": {"chart": chart}, "managedFields": [{"manager": names::MANAGER, "operation": "Apply"}],
+            },
+        });
+        match (request.method.as_str(), request.path.as_str()) {
+            ("GET", "/version") => json!({"major": "1", "minor": "36", "gitVersion": "v1.36.0", "gitCommit": "",
+                "gitTreeState": "", "buildDate": "", "goVersion": "", "compiler": "", "platform": ""})
+            .into(),
+            ("GET", path) if path.ends_with(names::BINDING) => json!({
+                "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+                "metadata": {"name": names::BINDING, "labels": {"gputenancy.io/tenant": "team-a"}},
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "x"},
+            })
+            .into(),
+            ("GET", path) if is_policy(path) => policy(path).into(),
+            ("GET", path) if path.ends_with("/statefulsets/team-a") => workload.into(),
+            ("GET", path) if path.ends_with("/statefulsets") => Answer::list([workload]),
+            ("GET", _) => Answer::list([]),
+            ("DELETE", _) => Answer::success(),
+            (_, path) if path.ends_with("/status") => json!(GpuTenant::new("team-a", GpuTenantSpec::default())).into(),
+            _ => request.body.clone().into(),
         }
-    };
-    kube::Client::new(tower::service_fn(answer), "default")
+    })
 }
 
 /// Files of a test, deleted with it.
@@ -88,11 +69,7 @@ impl Drop for Files {
 }
 
 /// One complete pass over a tenant that asks for 0.36.1; returns memory and writes.
-async fn pass(
-    test: &str,
-    running: &str,
-    upgrade: Option<VirtualClusterUpgrade>,
-) -> (Memory, Vec<(String, String, Value)>) {
+async fn pass(test: &str, running: &str, upgrade: Option<VirtualClusterUpgrade>) -> (Memory, Vec<Request>) {
     labelled(test, (running, running), upgrade).await
 }
 
@@ -101,9 +78,9 @@ async fn labelled(
     test: &str,
     (label, running): (&str, &str),
     upgrade: Option<VirtualClusterUpgrade>,
-) -> (Memory, Vec<(String, String, Value)>) {
-    let (writes, files) = (Writes::default(), Files::new(test));
-    let client = server(label, &writes);
+) -> (Memory, Vec<Request>) {
+    let (server, files) = (server(label), Files::new(test));
+    let client = server.client();
     let context = Context::new(
         client.clone(),
         Publisher::new(client, "controller", "test"),
@@ -127,33 +104,32 @@ async fn labelled(
     let progress = Box::pin(full(&tenant, &cluster, &context, &mut memory)).await;
     assert!(matches!(progress.rendered, Some(Ok(_))), "{progress:?}");
     assert_eq!(progress.failed, None);
-    let writes = std::mem::take(&mut *writes.lock().unwrap());
-    (memory, writes)
+    (memory, server.take().into_iter().filter(Request::is_write).collect())
 }
 
 /// The chart that was rendered and applied.
-fn applied(writes: &[(String, String, Value)]) -> Option<String> {
-    let (_, _, object) = writes.iter().find(|(_, path, _)| path.ends_with("/configmaps/c"))?;
-    let file = Path::new(object["data"]["chart"].as_str()?);
+fn applied(writes: &[Request]) -> Option<String> {
+    let Request { body, .. } = writes.iter().find(|write| write.path.ends_with("/configmaps/c"))?;
+    let file = Path::new(body["data"]["chart"].as_str()?);
     file.file_name()?.to_str().map(str::to_owned)
 }
 
 #[tokio::test]
 async fn former_version_is_in_the_status_before_the_new_one_is_applied() {
     let (memory, writes) = pass("begun", "0.35.3", None).await;
-    let (_, path, object) = &writes[0];
+    let Request { path, body: object, .. } = &writes[0];
     assert!(path.ends_with("/gputenants/team-a/status"), "{writes:?}");
     let upgrade = &object["status"]["virtualCluster"]["upgrade"];
     assert_eq!((&upgrade["from"], &upgrade["to"]), (&json!("0.35.3"), &json!("0.36.1")));
     assert_eq!(object["status"]["virtualCluster"]["version"], "0.35.3", "the rest of the status stays");
-    let (method, path, event) = &writes[1];
+    let Request { method, path, body: event, .. } = &writes[1];
     assert!(method == "POST" && path.ends_with("/events"), "the advice comes before the objects: {writes:?}");
     assert_eq!((&event["reason"], &event["type"]), (&json!("UpgradeStarted"), &json!("Normal")));
     assert_eq!(applied(&writes).as_deref(), Some("0.36.1"));
     assert_eq!(memory.upgrade.as_ref().unwrap().since, None, "the objects were not applied before this pass");
 
     let (_, writes) = pass("begun", "0.36.1", memory.upgrade).await;
-    assert!(writes.iter().all(|(_, path, _)| !path.ends_with("/events")), "once: {writes:?}");
+    assert!(writes.iter().all(|write| !write.path.ends_with("/events")), "once: {writes:?}");
 }
 
 #[tokio::test]
@@ -164,7 +140,7 @@ async fn late_upgrade_is_taken_back_also_by_a_controller_that_has_just_started()
     let (memory, writes) = pass("late", "0.36.1", Some(late.clone())).await;
     let failed = memory.upgrade.unwrap();
     assert!(failed.failed.is_some() && failed.message.as_deref().unwrap().contains("it has no pod"), "{failed:?}");
-    let (_, path, object) = &writes[0];
+    let Request { path, body: object, .. } = &writes[0];
     assert!(path.ends_with("/gputenants/team-a/status"), "before the objects: {writes:?}");
     assert!(object["status"]["virtualCluster"]["upgrade"]["failed"].is_string());
     assert_eq!(applied(&writes).as_deref(), Some("0.35.3"));
@@ -198,7 +174,7 @@ async fn version_that_a_crash_left_out_of_the_status_is_written_with_the_end_of_
         VirtualClusterUpgrade { from: "0.36.1".into(), to: "0.36.2".into(), ..VirtualClusterUpgrade::default() };
     let (memory, writes) = labelled("crash", ("0.36.1", "0.36.2"), Some(upgrade)).await;
     assert_eq!(memory.upgrade, None);
-    let (_, path, object) = &writes[0];
+    let Request { path, body: object, .. } = &writes[0];
     assert!(path.ends_with("/gputenants/team-a/status"), "{writes:?}");
     assert_eq!(object["status"]["virtualCluster"]["version"], "0.36.1");
 }

@@ -24,7 +24,7 @@ impl World {
 async fn restart_of_the_plugin_that_was_decided_long_ago_is_decided_again() {
     let mut world = World::new(40);
     for node in 0..32 {
-        world.api.rule(format!("/nodes/n-{node:02}").leak(), Some(Answer::Hang));
+        world.api.rule(format!("/nodes/n-{node:02}").leak(), Some(Rule::Hang));
     }
     let names: Vec<String> = world.fleet.nodes.keys().take(32).cloned().collect();
     world.decide(World::labels(&names.iter().map(String::as_str).collect::<Vec<_>>()));
@@ -34,7 +34,7 @@ async fn restart_of_the_plugin_that_was_decided_long_ago_is_decided_again() {
         restarting = world.next().await;
     }
     assert_eq!((restarting, world.seconds()), ((gpu_node("n-39"), None, true), 15));
-    assert_eq!(world.api.count(&Method::GET, "/pods"), 0, "the plugin's pods are not even looked for");
+    assert_eq!(world.api.count("GET", "/pods"), 0, "the plugin's pods are not even looked for");
 }
 
 #[tokio::test(start_paused = true)]
@@ -52,7 +52,7 @@ async fn cordon_is_set_again_with_backoff_unless_it_has_lasted() {
         Arc::make_mut(&mut world.fleet).nodes.insert("n-00".into(), node);
         world.decide(World::cordon("n-00", action.clone()));
         assert_eq!(world.next().await, (gpu_node("n-00"), None, false));
-        assert_eq!(world.api.count(&Method::PATCH, "/nodes/n-00"), writes, "{action:?}");
+        assert_eq!(world.api.count("PATCH", "/nodes/n-00"), writes, "{action:?}");
     }
 }
 
@@ -62,5 +62,5 @@ async fn cordon_ends_although_its_gpu_node_is_deleted() {
     Arc::make_mut(&mut world.fleet).gpu_nodes.clear();
     world.decide(World::cordon("n-00", CordonAction::Lift));
     assert_eq!(world.next().await, (gpu_node("n-00"), None, false));
-    assert_eq!(world.api.count(&Method::PATCH, "/nodes/n-00"), 1);
+    assert_eq!(world.api.count("PATCH", "/nodes/n-00"), 1);
 }
