@@ -12,6 +12,7 @@
 #![allow(clippy::duplicated_attributes, reason = "printer columns of one type are alike")]
 
 pub mod admission;
+pub mod backoff;
 mod change_phase;
 pub mod condition;
 pub mod duration;

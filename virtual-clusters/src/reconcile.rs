@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use gputenancy_cluster::error::sentence;
 use gputenancy_crds::{
     GpuTenant, VIRTUAL_CLUSTER_FINALIZER, VirtualCluster, VirtualClusterBackend, VirtualClusterStatus,
+    backoff::Backoff,
     reasons::{self, Reason},
 };
 use gputenancy_service::events::EventType;
@@ -32,8 +33,8 @@ use crate::{
 const INTERVAL: Duration = Duration::from_secs(4);
 /// Interval of the passes that compare all objects, while all is ready; and of all passes while the virtual cluster is paused.
 const FULL_INTERVAL: Duration = Duration::from_secs(30);
-/// Longest interval after failures inside: a server that does not answer takes most of a minute of a pass, which other tenants wait for.
-const LONGEST_INTERVAL: Duration = Duration::from_mins(2);
+/// Intervals after failures inside: a server that does not answer takes most of a minute of a pass, which other tenants wait for.
+const RETRY: Backoff = Backoff::new(INTERVAL, Duration::from_mins(2));
 /// Time after which a stopped control plane has no pod: its grace period is 15 seconds. Pods of others may have its labels.
 const STOPPED: SignedDuration = SignedDuration::from_mins(2);
 /// Interval after a refused spec or write.
@@ -183,8 +184,9 @@ async fn pass(
         (_, Some(ControlPlane::Paused)) if !failed => FULL_INTERVAL,
         (Some(Err(_)), _) => REFUSED_INTERVAL,
         _ => {
-            let backoff = (INTERVAL * 2_u32.saturating_pow(failures.min(5))).min(LONGEST_INTERVAL);
-            if upgraded_in_vain { backoff.max(REFUSED_INTERVAL) } else { backoff }
+            // the interval without a failure is the first one
+            let interval = RETRY.after(failures.saturating_add(1));
+            if upgraded_in_vain { interval.max(REFUSED_INTERVAL) } else { interval }
         }
     };
     Ok((after, failed))

@@ -11,6 +11,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use gputenancy_crds::backoff::Backoff;
+
 use super::{allocatable::Counts, device_list::DeviceLists};
 use crate::device::DeviceId;
 
@@ -20,11 +22,11 @@ pub const IDLE_AFTER: Duration = Duration::from_mins(1);
 /// How long a name of an earlier agent has the amount 0 before the first attempt to remove it.
 pub const ZERO_FOR: Duration = Duration::from_mins(1);
 
-/// The same where this agent has stopped the server, and before the second attempt; each later one doubles it. kubelet forgets a stopped plugin after five minutes (`endpointStopGracePeriod`).
-pub const RETRY: Duration = Duration::from_mins(6);
+/// The same where this agent has stopped the server, and before the second attempt. kubelet forgets a stopped plugin after five minutes (`endpointStopGracePeriod`).
+pub const STOPPED_FOR: Duration = Duration::from_mins(6);
 
-/// Longest delay.
-pub const MAX_RETRY: Duration = Duration::from_hours(24);
+/// Delays of further attempts.
+pub const RETRY: Backoff = Backoff::new(STOPPED_FOR, Duration::from_hours(24));
 
 /// Input of a step.
 #[derive(Debug)]
@@ -76,7 +78,7 @@ impl Name {
     fn delay(&self) -> Duration {
         match self.attempts {
             0 => ZERO_FOR,
-            attempts => RETRY.saturating_mul(2_u32.saturating_pow(attempts - 1)).min(MAX_RETRY),
+            attempts => RETRY.after(attempts),
         }
     }
 }
@@ -209,7 +211,7 @@ mod tests {
     fn name_that_kubelet_adds_again_is_removed_ever_later() {
         let mut scene = Scene::new(&[SMALL]);
         assert_eq!(scene.after(ZERO_FOR), removes(&[SMALL]));
-        for delay in [RETRY, RETRY * 2, RETRY * 4] {
+        for delay in [1, 2, 3].map(|attempts| RETRY.after(attempts)) {
             // kubelet takes the removal over, and adds the name again
             let zero = std::mem::take(&mut scene.zero);
             scene.step();
@@ -218,7 +220,7 @@ mod tests {
             assert_eq!(scene.after(Duration::from_secs(1)), removes(&[SMALL]));
         }
         scene.names.names.get_mut(SMALL).unwrap().attempts = 60;
-        assert_eq!(scene.after(MAX_RETRY), removes(&[SMALL]));
+        assert_eq!(scene.after(RETRY.longest()), removes(&[SMALL]));
     }
 
     #[test]
@@ -227,7 +229,7 @@ mod tests {
         scene.published.insert(SLICE.to_owned(), DeviceList::new());
         assert_eq!(scene.after(IDLE_AFTER), Step { stop: vec![SLICE.to_owned()], ..Step::default() });
         scene.published.clear();
-        assert_eq!(scene.just_before(RETRY), Step::default());
+        assert_eq!(scene.just_before(STOPPED_FOR), Step::default());
         assert_eq!(scene.after(Duration::from_secs(1)), removes(&[SLICE]));
     }
 
@@ -249,7 +251,7 @@ mod tests {
                     scene.published.insert(SLICE.to_owned(), DeviceList::new());
                 }
                 edit(&mut scene);
-                assert_eq!(scene.after(RETRY), Step::default(), "edit {n}");
+                assert_eq!(scene.after(STOPPED_FOR), Step::default(), "edit {n}");
             }
         }
     }
@@ -269,7 +271,7 @@ mod tests {
     fn nothing_is_decided_while_kubelet_does_not_answer() {
         let mut scene = Scene::new(&[SMALL]);
         scene.step();
-        scene.now += RETRY;
+        scene.now += STOPPED_FOR;
         let seen = Observation {
             wanted: &scene.wanted,
             published: &scene.published,

@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use gputenancy_crds::backoff::Backoff;
 use tokio::sync::{Mutex, MutexGuard, watch};
 
 use super::{
@@ -27,10 +28,8 @@ use crate::{
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Every so many checks the clients are counted, which runs the control program.
 const COUNT_EVERY: u32 = 10;
-/// Delay of the first restart; doubled by each failure.
-const RESTART_AFTER: Duration = Duration::from_secs(5);
-/// Longest delay of a restart.
-const MAX_RESTART_AFTER: Duration = Duration::from_mins(5);
+/// Delays of restarts.
+const RESTART: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_mins(5));
 /// File with the [`Tenancy`] in a GPU's folder.
 const TENANCY: &str = "tenancy.json";
 
@@ -252,7 +251,7 @@ impl Mps {
             for notice in notices(&self.host.node, gpu, &down) {
                 (self.host.publish)(notice).await;
             }
-            daemon.down = Some(Restart { down, failures: 0, at: now + RESTART_AFTER });
+            daemon.down = Some(Restart { down, failures: 1, at: now + RESTART.after(1) });
         }
     }
 
@@ -274,8 +273,8 @@ impl Mps {
                 }
                 Err(error) => {
                     tracing::warn!(gpu, error, "MPS daemon not restarted");
-                    restart.failures += 1;
-                    restart.at = now + (RESTART_AFTER * 2_u32.pow(restart.failures.min(6))).min(MAX_RESTART_AFTER);
+                    restart.failures = restart.failures.saturating_add(1);
+                    restart.at = now + RESTART.after(restart.failures);
                     restart.down.error = Some(error);
                 }
             }

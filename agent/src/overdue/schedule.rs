@@ -5,14 +5,15 @@ use std::{
     time::{Duration, Instant},
 };
 
+use gputenancy_crds::backoff::Backoff;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::{OverduePod, TerminatingPods};
 
 /// Time after the grace period for kubelet and the runtime, in seconds.
 const MARGIN: u32 = 30;
-/// First and longest interval of attempts: kubelet may start a container that it had begun to start, and calls fail.
-const RETRY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_mins(1));
+/// Intervals of attempts: kubelet may start a container that it had begun to start, and calls fail.
+const RETRY: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_mins(1));
 /// Shortest interval of warnings about one pod.
 const WARNING_INTERVAL: Duration = Duration::from_mins(1);
 
@@ -40,8 +41,10 @@ pub struct Schedule(BTreeMap<String, Entry>);
 struct Entry {
     /// Kubelet has had the grace period since the agent saw the deletion.
     earliest: Instant,
-    /// Time of the next attempt and the interval before it, after an attempt.
-    retry: Option<(Instant, Duration)>,
+    /// Time of the next attempt, after an attempt.
+    retry: Option<Instant>,
+    /// Attempts so far.
+    attempts: u32,
     /// The event is published.
     reported: bool,
     /// The newest warning.
@@ -54,7 +57,7 @@ impl Schedule {
         self.0.retain(|uid, _| pods.has(uid));
         for pod in pods.all() {
             let earliest = now + pod.grace + Duration::from_secs(MARGIN.into());
-            let new = Entry { earliest, retry: None, reported: false, warned: None };
+            let new = Entry { earliest, retry: None, attempts: 0, reported: false, warned: None };
             let entry = self.0.entry(pod.uid.clone()).or_insert(new);
             entry.earliest = entry.earliest.min(earliest);
         }
@@ -71,8 +74,8 @@ impl Schedule {
     /// Schedules the next attempt: with exponential backoff, or after the longest interval at once.
     pub fn retry(&mut self, uid: &str, now: Instant, longest: bool) {
         let Some(entry) = self.0.get_mut(uid) else { return };
-        let pause = if longest { RETRY.1 } else { entry.retry.map_or(RETRY.0, |(_, pause)| (pause * 2).min(RETRY.1)) };
-        entry.retry = Some((now + pause, pause));
+        entry.attempts = if longest { u32::MAX } else { entry.attempts.saturating_add(1) };
+        entry.retry = Some(now + RETRY.after(entry.attempts));
     }
 
     /// Whether the event about this pod is published.
@@ -102,7 +105,7 @@ impl Schedule {
 fn wait(entry: &Entry, deadline: Timestamp, now: Now) -> Duration {
     let end = deadline.checked_add(SignedDuration::from_secs(MARGIN.into())).unwrap_or(Timestamp::MAX);
     let wall = Duration::try_from(end.duration_since(now.wall)).unwrap_or_default();
-    let next = entry.retry.map_or(entry.earliest, |(at, _)| at.max(entry.earliest));
+    let next = entry.retry.map_or(entry.earliest, |at| at.max(entry.earliest));
     wall.max(next.saturating_duration_since(now.monotonic))
 }
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use futures::{FutureExt as _, Stream, StreamExt as _, future, stream};
-use gputenancy_crds::GpuTenant;
+use gputenancy_crds::{GpuTenant, backoff::Backoff};
 use kube::{
     ResourceExt as _,
     runtime::{
@@ -35,10 +35,8 @@ use crate::{apply::has_finalizer, cache::Trigger};
 const DEBOUNCE: Duration = Duration::from_millis(50);
 /// Until the cache has caught up with a write.
 const LAG: Duration = Duration::from_millis(200);
-/// Requeue after the first failure in a row; it doubles with each further one.
-const MIN_BACKOFF: Duration = Duration::from_secs(2);
-/// Longest requeue after a failure.
-const MAX_BACKOFF: Duration = Duration::from_secs(16);
+/// Requeue after failures in a row.
+const RETRY: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(16));
 /// Requeue of a tenant that is being deleted.
 const DELETION_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -115,13 +113,9 @@ async fn reconcile(tenant: Arc<GpuTenant>, context: Arc<Context>) -> Action {
         }
         Err(error @ (TenantError::Write { .. } | TenantError::Outranked(_))) => {
             tracing::warn!(%error, "tenant not reconciled, requeueing");
-            Action::requeue(backoff(context.failures(&name, true)))
+            Action::requeue(RETRY.after(context.failures(&name, true)))
         }
     }
-}
-
-fn backoff(failures: u32) -> Duration {
-    MIN_BACKOFF.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1))).min(MAX_BACKOFF)
 }
 
 /// One reconcile; returns the time after which another is needed without a trigger.
@@ -217,7 +211,7 @@ mod tests {
 
     #[test]
     fn backoff_doubles_up_to_its_maximum() {
-        let seconds = [1, 2, 3, 4, 5, 99].map(|failures| backoff(failures).as_secs());
+        let seconds = [1, 2, 3, 4, 5, 99].map(|failures| RETRY.after(failures).as_secs());
         assert_eq!(seconds, [2, 4, 8, 16, 16, 16]);
     }
 }

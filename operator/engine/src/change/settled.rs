@@ -1,6 +1,8 @@
 //! GPUs without a change in progress: begin one when the plan wants it, and retry changes that failed.
 
-use gputenancy_crds::{AgentStep, Change, ChangePhase, Layout, reasons};
+use std::time::Duration;
+
+use gputenancy_crds::{AgentStep, Change, ChangePhase, Layout, backoff::Backoff, reasons};
 use gputenancy_plan::plain;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
@@ -150,7 +152,7 @@ pub(super) fn stuck(ctx: &ChangeContext<'_>, change: &Change) -> ChangeDecision 
 }
 
 /// Longest time until a failed change is retried.
-const LONGEST_RETRY: SignedDuration = SignedDuration::from_hours(24);
+const LONGEST_RETRY: Duration = Duration::from_hours(24);
 
 /// A change failed and is not to be retried yet, nor is another layout wanted than the one that failed.
 pub fn waits_to_retry(change: &Change, target: Option<&Layout>, policy: &Policy, now: Timestamp) -> bool {
@@ -161,9 +163,9 @@ pub fn waits_to_retry(change: &Change, target: Option<&Layout>, policy: &Policy,
 
 /// When a failed change is retried: with exponential back-off.
 fn retry_at(change: &Change, policy: &Policy) -> Option<Timestamp> {
-    let doublings = u32::try_from(change.failures.saturating_sub(1)).unwrap_or(0).min(16);
-    let wait = policy.retry_after.checked_mul(1 << doublings).unwrap_or(LONGEST_RETRY);
-    change.phase_since.0.checked_add(wait.min(LONGEST_RETRY.max(policy.retry_after))).ok()
+    let first = policy.retry_after.unsigned_abs();
+    let wait = Backoff::new(first, LONGEST_RETRY.max(first)).after(u32::try_from(change.failures).unwrap_or_default());
+    change.phase_since.0.checked_add(wait).ok()
 }
 
 /// Failed changes on other GPUs of the same node, where it is partitioned as a whole and the intent is the same: what failed there would

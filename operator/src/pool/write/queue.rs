@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use gputenancy_crds::backoff::Backoff;
 use tokio::{
     task::{JoinError, JoinSet},
     time::Instant,
@@ -24,10 +25,8 @@ use gputenancy_engine::fleet::Fleet;
 
 /// Objects that are written at the same time.
 const CONCURRENCY: usize = 32;
-/// Delay after the first failed write of an object; each further one doubles it up to [`MAX_RETRY`].
-const MIN_RETRY: Duration = Duration::from_secs(2);
-/// Longest delay after a failed write of an object.
-const MAX_RETRY: Duration = Duration::from_mins(1);
+/// Delays after failed writes of an object in a row.
+const RETRY: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_mins(1));
 
 /// Writes that wait, that are in progress, and that failed.
 #[derive(Default)]
@@ -111,12 +110,11 @@ impl WriteQueue {
     pub fn note(&mut self, target: &Target, outcome: &Outcome) -> bool {
         self.in_progress.remove(target);
         let (outdated, counted) = (self.outdated.remove(target), self.counted.remove(target));
-        let failures = self.retries.remove(target).map_or(0, |r| r.failures);
+        let failures = self.retries.remove(target).map_or(0, |r| r.failures).saturating_add(1);
         let now = Instant::now();
         if let Some(failure) = &outcome.failure {
-            let delay = MIN_RETRY.saturating_mul(1 << failures.min(10)).min(MAX_RETRY);
-            self.retries
-                .insert(target.clone(), Retry { at: now + delay, failures: failures + 1, failure: failure.clone() });
+            let retry = Retry { at: now + RETRY.after(failures), failures, failure: failure.clone() };
+            self.retries.insert(target.clone(), retry);
         }
         match outcome.due {
             Some(due) => drop(self.due.insert(target.clone(), now + due)),

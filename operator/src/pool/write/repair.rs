@@ -1,11 +1,12 @@
 //! When a field of a Node that another client keeps changing is written again.
 
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use std::time::Duration;
 
-/// Delay before the first repair: by then the cache shows our own write.
-const FIRST_DELAY: SignedDuration = SignedDuration::from_secs(2);
-/// Longest delay; a field that stays unchanged for so long is no longer contested.
-const MAX_DELAY: SignedDuration = SignedDuration::from_mins(5);
+use gputenancy_crds::backoff::Backoff;
+use k8s_openapi::jiff::Timestamp;
+
+/// Delays before repairs. After the first one the cache shows our own write; a field that stays unchanged for the longest is no longer contested.
+const DELAY: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_mins(5));
 /// A field that was repaired so many times in a row is contested.
 const CONTESTED: u32 = 3;
 
@@ -30,14 +31,7 @@ struct Written<V> {
     value: V,
     at: Timestamp,
     /// How often the same value was written in a row.
-    repairs: u32,
-}
-
-impl<V> Written<V> {
-    fn delay(&self) -> SignedDuration {
-        let factor = 2_i32.saturating_pow(self.repairs);
-        FIRST_DELAY.checked_mul(factor).unwrap_or(MAX_DELAY).min(MAX_DELAY)
-    }
+    times: u32,
 }
 
 impl<V> Default for LastWrite<V> {
@@ -57,23 +51,23 @@ impl<V: PartialEq> LastWrite<V> {
         let Some(last) = self.0.as_ref().filter(|last| last.value == *wanted) else {
             return Repair::Now { contested: false };
         };
-        match last.at.checked_add(last.delay()) {
+        match last.at.checked_add(DELAY.after(last.times)) {
             Ok(due) if due > now => Repair::At(due),
-            _ => Repair::Now { contested: last.repairs + 1 >= CONTESTED && !rested(last, now) },
+            _ => Repair::Now { contested: last.times >= CONTESTED && !rested(last, now) },
         }
     }
 
     /// Records a successful write.
     pub fn written(&mut self, value: V, now: Timestamp) {
         let last = self.0.as_ref().filter(|last| last.value == value && !rested(last, now));
-        let repairs = last.map_or(0, |last| last.repairs.saturating_add(1));
-        self.0 = Some(Written { value, at: now, repairs });
+        let times = last.map_or(1, |last| last.times.saturating_add(1));
+        self.0 = Some(Written { value, at: now, times });
     }
 }
 
 /// The field had its value for so long that an earlier contest is over.
 fn rested<V>(last: &Written<V>, now: Timestamp) -> bool {
-    now.duration_since(last.at) >= last.delay() + MAX_DELAY
+    Duration::try_from(now.duration_since(last.at)).is_ok_and(|age| age >= DELAY.after(last.times) + DELAY.longest())
 }
 
 #[cfg(test)]
