@@ -7,8 +7,8 @@ use std::{
 };
 
 use clap::Parser;
+use gputenancy_cluster::service::logging::LogArgs;
 use gputenancy_crds::DurationText;
-use gputenancy_service::logging::LogArgs;
 
 use crate::{
     environment::Enforcement,

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
+use gputenancy_cluster::events::{Notice, Publisher};
 use gputenancy_crds::{DeviceOwner, GROUP};
-use gputenancy_service::events::{Notice, Publisher};
 use k8s_openapi::api::core::v1::ObjectReference;
 
 /// Publishes an event; tests replace it.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use gputenancy_service::endpoints::Probes;
+use gputenancy_cluster::service::endpoints::Probes;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 

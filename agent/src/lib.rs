@@ -35,10 +35,8 @@ mod series;
 pub mod unserved;
 pub mod warm_up;
 
-/// Backoff of a failed watch. Thousands of agents return to an API server that restarts, hence up to 10 s.
-fn watch_backoff() -> kube::runtime::watcher::ExponentialBackoff {
-    gputenancy_service::backoff::watch(std::time::Duration::from_secs(10))
-}
+/// Longest delay before a failed watch starts again. Thousands of agents return to an API server that restarts.
+const LONGEST_WATCH_DELAY: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// A number of NVML as the API writes it.
 fn to_i32<T: TryInto<i32>>(number: T) -> i32 {

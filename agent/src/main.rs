@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use gputenancy_agent::{args::Args, run};
-use gputenancy_service::shutdown;
+use gputenancy_cluster::service::shutdown;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {

@@ -7,9 +7,11 @@ use std::{
     time::Duration,
 };
 
+use gputenancy_cluster::{
+    rights::Right,
+    service::metrics::{Counters, Gauges, Labels, set_missing_rights},
+};
 use gputenancy_crds::Isolation;
-use gputenancy_rights::Right;
-use gputenancy_service::metrics::{Counters, Gauges, Labels, set_missing_rights};
 use prometheus_client::{
     metrics::{
         counter::Counter,
@@ -205,7 +207,7 @@ impl Default for Metrics {
 }
 
 fn register<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
-    gputenancy_service::metrics::register(registry, name, help, M::default())
+    gputenancy_cluster::service::metrics::register(registry, name, help, M::default())
 }
 
 fn series<const N: usize>(registry: &mut Registry, name: &str, help: &str) -> Series<N> {
@@ -426,7 +428,7 @@ mod tests {
         let metrics = Metrics::default();
         metrics.set_enforcement(&[Isolation::None; 3]);
         metrics.set_enforcement(&[Isolation::Software, Isolation::Server, Isolation::Software]);
-        let text = gputenancy_service::endpoints::text(metrics.registry()).unwrap();
+        let text = gputenancy_cluster::service::endpoints::text(metrics.registry()).unwrap();
         for (means, count) in [("Software", 2), ("Server", 1), ("Driver", 0), ("None", 0)] {
             let line = format!("gputenancy_agent_enforcement{{means=\"{means}\"}} {count}\n");
             assert!(text.contains(&line), "{line} in {text}");
@@ -438,7 +440,7 @@ mod tests {
         let metrics = Metrics::default();
         metrics.set_pods([("GPU-a", 1), ("GPU-b", 0)]);
         metrics.set_pods([("GPU-a", 2)]);
-        let text = gputenancy_service::endpoints::text(metrics.registry()).unwrap();
+        let text = gputenancy_cluster::service::endpoints::text(metrics.registry()).unwrap();
         assert!(text.contains("gputenancy_agent_gpu_pods{gpu=\"GPU-a\"} 2\n") && !text.contains("GPU-b"), "{text}");
     }
 
@@ -449,7 +451,7 @@ mod tests {
         let layers = Layers { reserved: 1, processes: 20, unattributed: 300, free: 4_000 };
         let ghost = Ghost { pids: [41].into(), bytes: 250 };
         metrics.set_memory(&[(place(), layers)].into(), &[(place(), ghost)].into());
-        let text = || gputenancy_service::endpoints::text(metrics.registry()).unwrap();
+        let text = || gputenancy_cluster::service::endpoints::text(metrics.registry()).unwrap();
         for (metric, bytes) in [
             ("device_memory_bytes{gpu=\"GPU-a\",instance=\"7\",layer=\"reserved\"}", 1),
             ("device_memory_bytes{gpu=\"GPU-a\",instance=\"7\",layer=\"processes\"}", 20),
@@ -470,7 +472,7 @@ mod tests {
         let metrics = Metrics::default();
         metrics.nvml_call("nvmlDeviceGetCount_v2", 0, Duration::from_micros(5));
         metrics.nvml_call("nvmlGpuInstanceDestroy", 19, Duration::from_millis(5));
-        let text = gputenancy_service::endpoints::text(metrics.registry()).unwrap();
+        let text = gputenancy_cluster::service::endpoints::text(metrics.registry()).unwrap();
         assert!(text.contains(r#"gputenancy_agent_nvml_failures_total{call="nvmlGpuInstanceDestroy",code="19"} 1"#));
         assert!(!text.contains(r#"failures_total{call="nvmlDeviceGetCount_v2""#));
     }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use gputenancy_rights::Report;
-pub use gputenancy_rights::agent::rights;
+use gputenancy_cluster::rights::Report;
+pub use gputenancy_cluster::rights::agent::rights;
 use kube::Client;
 use tokio::sync::{Notify, watch};
 
@@ -15,5 +15,5 @@ pub async fn keep(client: Client, refused: Arc<Notify>, lacks: watch::Sender<Opt
         lacks.send_replace(report.blocking());
         metrics.missing_rights(&report.missing);
     };
-    gputenancy_rights::monitor(client, rights(), refused, report).await;
+    gputenancy_cluster::rights::monitor(client, rights(), refused, report).await;
 }

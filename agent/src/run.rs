@@ -7,9 +7,13 @@ use std::{
 };
 
 use futures::future::{FusedFuture, FutureExt};
-use gputenancy_cluster::{client, error::sentence};
+use gputenancy_cluster::{
+    client,
+    error::sentence,
+    events::Publisher,
+    service::{endpoints, shutdown},
+};
 use gputenancy_crds::GpuNode;
-use gputenancy_service::{endpoints, events::Publisher, shutdown};
 use k8s_openapi::jiff::Timestamp;
 use kube::{Api, Client, Config};
 use tokio::{
@@ -52,7 +56,7 @@ use crate::{
     },
     overdue::{OverdueStopper, TerminatingPods},
     partition::{PartitionState, Reconciler, ServedLayouts},
-    pod_watch,
+    pod_watch::{self, PodIndexes},
     report::{
         StatusInput,
         gpu_node::{self, Watched},
@@ -93,7 +97,7 @@ pub type Error = Box<dyn std::error::Error>;
 
 /// Prints which rights the agent needs; fails if any is missing.
 pub async fn rights() -> Result<(), Error> {
-    let missing = gputenancy_rights::print(&Client::try_default().await?, &rights::rights()).await;
+    let missing = gputenancy_cluster::rights::print(&Client::try_default().await?, &rights::rights()).await;
     if missing.is_empty() { Ok(()) } else { Err(missing.join("\n").into()) }
 }
 
@@ -122,7 +126,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let config = Config::infer().await.map_err(|error| format!("no cluster: {error}"))?;
     let refused = Arc::new(Notify::new());
     let asking = client::named(config.clone(), "").map_err(|error| sentence(&error))?;
-    let client = gputenancy_rights::client(config, refused.clone()).map_err(|error| sentence(&error))?;
+    let client = gputenancy_cluster::rights::client(config, refused.clone()).map_err(|error| sentence(&error))?;
     let lacks = watch::Sender::default();
     let (metrics, heartbeat) = (Metrics::default(), watch::Sender::new(Instant::now()));
     let calls = Calls::new(metrics.clone());
@@ -535,10 +539,9 @@ async fn plugin(
 }
 
 async fn watch_pods(args: &Args, client: &Client, channels: &Channels, seen: &SeenPods) {
-    let Channels { requests, containers, other_limits, compute, terminating, .. } = channels;
-    let node = &args.plugin.node_name;
-    let more = (compute, terminating);
-    pod_watch::watch(client.clone(), node, requests, containers, other_limits, more, seen).await;
+    let Channels { requests, containers, other_limits: limits, compute, terminating, .. } = channels;
+    let indexes = PodIndexes { requests, containers, limits, compute, terminating, seen };
+    pod_watch::watch(client.clone(), &args.plugin.node_name, indexes).await;
 }
 
 /// Checks the variables of containers, if enabled.

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError, atomic::AtomicI64},
 };
 
-use gputenancy_service::metrics::Labels;
+use gputenancy_cluster::service::metrics::Labels;
 use prometheus_client::metrics::{
     family::Family,
     gauge::{Atomic, Gauge},
@@ -53,7 +53,7 @@ impl<const N: usize, V: Copy, A: Atomic<V> + Default> Series<N, V, A> {
 
 #[cfg(test)]
 mod tests {
-    use gputenancy_service::metrics::Gauges;
+    use gputenancy_cluster::service::metrics::Gauges;
     use prometheus_client::registry::Registry;
 
     use super::*;
@@ -61,10 +61,11 @@ mod tests {
     #[test]
     fn series_of_an_object_ends_with_it() {
         let mut registry = Registry::default();
-        let series = Series::of(gputenancy_service::metrics::register(&mut registry, "x", "X", Gauges::<1>::default()));
+        let series =
+            Series::of(gputenancy_cluster::service::metrics::register(&mut registry, "x", "X", Gauges::<1>::default()));
         let set = |values: &[(&'static str, u64)]| {
             series.set(&values.iter().map(|(pod, value)| ([("pod", (*pod).into())], *value)).collect());
-            gputenancy_service::endpoints::text(&registry).unwrap()
+            gputenancy_cluster::service::endpoints::text(&registry).unwrap()
         };
         let text = set(&[("a", 1), ("b", u64::MAX)]);
         assert!(text.contains(r#"x{pod="a"} 1"#) && text.contains(r#"x{pod="b"} 9223372036854775807"#), "{text}");

@@ -13,8 +13,8 @@ use gputenancy_agent::{
     gpu::{DriverRoot, Inventory, ObservedGpu},
     mps::{Mps, MpsView, control::Control, daemons::Refusal, host::Host},
 };
+use gputenancy_cluster::events::Notice;
 use gputenancy_crds::{SharingMode, reasons};
-use gputenancy_service::events::Notice;
 use silicon::mps::Connection;
 
 use crate::built;

@@ -62,6 +62,8 @@ pub const DEVICE_PLUGIN_CONFIG_MAP: &str = "gputenancy-device-plugin";
 pub const CORDONED: &str = "gputenancy.io/cordoned";
 /// Annotation on nodes, written by administrators or other products: GPUs that take no new work, as `UUID` or `UUID=reason`, comma separated.
 pub const WITHDRAWN_GPUS: &str = "gputenancy.io/withdrawn-gpus";
+/// Annotation of HAMi's device plugin on its nodes.
+pub const HAMI_REGISTER: &str = "hami.io/node-nvidia-register";
 /// Annotation of NVSentinel on nodes that it has quarantined, removed when it ends the quarantine, also after a cordon that was lifted by hand. Its
 /// labels about a cordon are no sign: it writes none on a node that is cordoned already, and some outlive the quarantine.
 pub const NVSENTINEL_QUARANTINE: &str = "quarantineHealthEvent";

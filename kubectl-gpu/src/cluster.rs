@@ -4,11 +4,11 @@ use std::fmt::Debug;
 
 use futures::{StreamExt as _, stream};
 use gputenancy_cluster::{client, error::sentence, kubeconfig};
-use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant};
-use gputenancy_engine::{
-    maintenance::MaintenanceRequest,
+use gputenancy_crds::{
+    GpuNode, GpuPool, GpuProfile, GpuTenant,
     projection::{SlimNode, SlimSlice},
 };
+use gputenancy_engine::maintenance::MaintenanceRequest;
 use k8s_openapi::jiff::Timestamp;
 use kube::{
     Api, Client, Config, Resource,

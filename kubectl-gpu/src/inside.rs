@@ -1,7 +1,9 @@
 //! The pod inside a virtual cluster that a host pod was made for, as reports show it.
 
-use gputenancy_crds::GpuTenant;
-use gputenancy_engine::virtual_pod::{HostPod, Origin, attribute};
+use gputenancy_crds::{
+    GpuTenant,
+    virtual_pod::{HostPod, Origin, attribute},
+};
 use kube::{ResourceExt as _, core::ObjectMeta};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

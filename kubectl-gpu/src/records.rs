@@ -1,6 +1,6 @@
 //! Kubernetes objects, cut down to what a plan depends on.
 
-use gputenancy_engine::projection::{SlimContainer, SlimPodStatus};
+use gputenancy_crds::projection::{SlimContainer, SlimPodStatus};
 use k8s_openapi::{
     api::{core::v1::Pod, policy::v1::PodDisruptionBudget},
     apimachinery::pkg::apis::meta::v1::LabelSelector,

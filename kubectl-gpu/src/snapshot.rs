@@ -8,14 +8,11 @@
 use std::collections::BTreeSet;
 
 use gputenancy_crds::{
-    GpuNode, GpuPool, GpuPoolStatus, GpuProfile, GpuProfileStatus, GpuTenant, GpuTenantStatus, condition, reasons,
-    vcluster,
-};
-use gputenancy_engine::{
-    maintenance::MaintenanceRequest,
-    ownership::DRA_DRIVER,
+    GpuNode, GpuPool, GpuPoolStatus, GpuProfile, GpuProfileStatus, GpuTenant, GpuTenantStatus, condition,
     projection::{project_node, strip_metadata},
+    reasons, vcluster,
 };
+use gputenancy_engine::{maintenance::MaintenanceRequest, ownership::DRA_DRIVER};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::Resource;
 use serde::Serialize;

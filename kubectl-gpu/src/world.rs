@@ -2,13 +2,11 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant};
+use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant, ids::PodName, projection::SlimPod};
 use gputenancy_engine::{
     fleet::{Fleet, dra_node},
     maintenance::{self, MaintenanceRequest},
-    projection::SlimPod,
 };
-use gputenancy_plan::PodName;
 use k8s_openapi::jiff::Timestamp;
 use kube::{Resource, ResourceExt};
 

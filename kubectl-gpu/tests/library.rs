@@ -127,7 +127,7 @@ fn plan_takes_no_taint_that_pods_of_tenants_tolerate_for_a_mark_also_from_a_snap
 
 #[test]
 fn plan_notes_marked_nodes_and_withdrawn_gpus_also_if_nothing_changes() {
-    let notes = |edit: &dyn Fn(&mut gputenancy_engine::projection::SlimNode)| {
+    let notes = |edit: &dyn Fn(&mut gputenancy_crds::projection::SlimNode)| {
         let mut world = World::of(read(TWO_TEAMS));
         edit(Arc::make_mut(world.fleet.nodes.values_mut().next().unwrap()));
         plan(&world, "").notes.join("; ")

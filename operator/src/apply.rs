@@ -2,19 +2,16 @@
 
 use std::{fmt::Debug, sync::Arc};
 
+use gputenancy_cluster::write::{self, Evicted, FieldManager, present};
 use gputenancy_crds::{VIRTUAL_CLUSTER_FINALIZER, names};
-use k8s_openapi::{
-    NamespaceResourceScope,
-    api::{core::v1::Pod, policy::v1::Eviction},
-    apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions},
-};
+use k8s_openapi::{NamespaceResourceScope, api::core::v1::Pod};
 use kube::{
     Api, Client, Resource, ResourceExt as _,
-    api::{ApiResource, DeleteParams, DynamicObject, ObjectMeta, PartialObjectMeta, Patch, PatchParams, PostParams},
+    api::{ApiResource, DeleteParams, DynamicObject, PartialObjectMeta},
     core::ClusterResourceScope,
 };
 use serde::{Serialize, de::DeserializeOwned};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::{metrics::Metrics, object_name::ObjectName};
 
@@ -37,7 +34,7 @@ pub enum Part {
 
 impl Part {
     /// The part's field manager.
-    pub fn manager(self) -> String {
+    pub fn manager(self) -> FieldManager {
         let part = match self {
             Self::Tenant => "tenant",
             Self::Pool => "pool",
@@ -46,18 +43,12 @@ impl Part {
             Self::Partitioner => "mig-manager",
             Self::DevicePlugin => "device-plugin",
         };
-        format!("{}/{part}", names::OPERATOR_MANAGER)
+        FieldManager::new(format!("{}/{part}", names::OPERATOR_MANAGER))
     }
 }
 
-/// Answer to an eviction.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Evicted {
-    /// The pod is terminating or deleted.
-    Accepted,
-    /// A `PodDisruptionBudget` or an admission policy forbids it for now; the API server's message.
-    Refused(String),
-}
+/// The chart's policy that keeps the cluster's own namespaces from evictions.
+const EVICTION_POLICY: &str = "gputenancy-operator-evictions";
 
 /// Writes to the API server.
 #[derive(Clone)]
@@ -100,7 +91,7 @@ impl Writer {
     ) -> kube::Result<PartialObjectMeta<DynamicObject>> {
         self.metrics.write(&resource.kind, "apply");
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, resource);
-        api.patch_metadata(name, &force(part), &Patch::Apply(object)).await
+        part.manager().apply(&api, name, object).await
     }
 
     /// Applies these fields to a cluster-scoped object.
@@ -109,8 +100,7 @@ impl Writer {
         K: Resource<DynamicType = (), Scope = ClusterResourceScope> + DeserializeOwned + Clone + Debug,
     {
         self.count::<K>("apply");
-        let api: Api<K> = Api::all(self.client.clone());
-        api.patch(name, &force(part), &Patch::Apply(typed::<K>(fields))).await
+        part.manager().apply_fields(&Api::all(self.client.clone()), name, fields).await
     }
 
     /// Why applying these fields without force would be refused, which names the managers that own them. Nothing is written.
@@ -118,12 +108,7 @@ impl Writer {
     where
         K: Resource<DynamicType = (), Scope = ClusterResourceScope> + DeserializeOwned + Clone + Debug,
     {
-        let params = PatchParams::apply(&part.manager()).dry_run();
-        match Api::<K>::all(self.client.clone()).patch(name, &params, &Patch::Apply(typed::<K>(fields))).await {
-            Ok(_) => Ok(None),
-            Err(kube::Error::Api(status)) if status.is_conflict() => Ok(Some(status.message.clone())),
-            Err(error) => Err(error),
-        }
+        part.manager().conflicts(&Api::<K>::all(self.client.clone()), name, fields).await
     }
 
     /// Applies the whole status of a cluster-scoped object.
@@ -132,9 +117,7 @@ impl Writer {
         K: Resource<DynamicType = (), Scope = ClusterResourceScope> + DeserializeOwned + Clone + Debug,
     {
         self.count::<K>("apply_status");
-        let api: Api<K> = Api::all(self.client.clone());
-        let body = typed::<K>(json!({ "status": status }));
-        api.patch_status(name, &force(Part::Status), &Patch::Apply(body)).await
+        Part::Status.manager().apply_status(&Api::all(self.client.clone()), name, status).await
     }
 
     /// Applies these fields to the status of an object that a tenant may have named.
@@ -152,7 +135,7 @@ impl Writer {
             map.insert("kind".into(), resource.kind.clone().into());
         }
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, resource);
-        api.patch_status(name.as_str(), &force(part), &Patch::Apply(fields)).await.map(drop)
+        part.manager().apply_dynamic_status(&api, name.as_str(), &fields).await.map(drop)
     }
 
     /// Creates a cluster-scoped object; fails if it exists, so it never adopts an object.
@@ -161,8 +144,7 @@ impl Writer {
         K: Resource<DynamicType = (), Scope = ClusterResourceScope> + Serialize + DeserializeOwned + Clone + Debug,
     {
         self.count::<K>("create");
-        let params = PostParams { field_manager: Some(part.manager()), ..PostParams::default() };
-        Api::all(self.client.clone()).create(&params, object).await
+        Api::all(self.client.clone()).create(&part.manager().creating(), object).await
     }
 
     /// Creates a namespaced object unless it exists; true: it was created.
@@ -171,8 +153,7 @@ impl Writer {
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Serialize + DeserializeOwned + Clone + Debug,
     {
         self.count::<K>("create");
-        let params = PostParams { field_manager: Some(part.manager()), ..PostParams::default() };
-        match Api::<K>::namespaced(self.client.clone(), namespace).create(&params, object).await {
+        match Api::<K>::namespaced(self.client.clone(), namespace).create(&part.manager().creating(), object).await {
             Ok(_) => Ok(true),
             Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(false),
             Err(error) => Err(error),
@@ -185,15 +166,14 @@ impl Writer {
         K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug,
     {
         self.count::<K>("patch");
-        let params = PatchParams { field_manager: Some(names::OPERATOR_MANAGER.into()), ..PatchParams::default() };
-        api.patch(name, &params, &Patch::Merge(fields)).await
+        FieldManager::new(names::OPERATOR_MANAGER).merge(api, name, fields).await
     }
 
     /// Deletes a namespaced object of this type and name, if it exists.
     pub async fn delete_as(&self, resource: &ApiResource, (namespace, name): (&str, &str)) -> kube::Result<()> {
         self.metrics.write(&resource.kind, "delete");
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, resource);
-        found(api.delete(name, &DeleteParams::default()).await)
+        present(api.delete(name, &DeleteParams::default()).await).map(drop)
     }
 
     /// Deletes an object, if it exists and has this uid.
@@ -203,7 +183,7 @@ impl Writer {
     {
         self.count::<K>("delete");
         let preconditions = uid.map(|uid| kube::api::Preconditions { uid: Some(uid), resource_version: None });
-        found(api.delete(name, &DeleteParams { preconditions, ..DeleteParams::default() }).await)
+        present(api.delete(name, &DeleteParams { preconditions, ..DeleteParams::default() }).await).map(drop)
     }
 
     /// Sets or removes the operator's finalizer. The version keeps finalizers that others add at the same time.
@@ -220,68 +200,20 @@ impl Writer {
         if wanted {
             finalizers.push(names::FINALIZER.into());
         }
-        let fields = json!({"metadata": {"resourceVersion": object.resource_version(), "finalizers": finalizers}});
-        found(self.merge(&Api::<K>::all(self.client.clone()), &object.name_any(), &fields).await)
+        self.count::<K>("patch");
+        let manager = FieldManager::new(names::OPERATOR_MANAGER);
+        manager.set_finalizers(&Api::all(self.client.clone()), object, &finalizers).await
     }
 
     /// Evicts one pod by the eviction API, if it has this uid.
     pub async fn evict(&self, namespace: &str, name: &str, uid: &str) -> kube::Result<Evicted> {
         self.count::<Pod>("evict");
-        let preconditions = Some(Preconditions { uid: Some(uid.into()), resource_version: None });
-        let eviction = Eviction {
-            metadata: ObjectMeta {
-                name: Some(name.into()),
-                namespace: Some(namespace.into()),
-                ..ObjectMeta::default()
-            },
-            delete_options: Some(DeleteOptions { preconditions, ..DeleteOptions::default() }),
-        };
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        let answer: kube::Result<Value> =
-            api.create_subresource("eviction", name, &PostParams::default(), &eviction).await;
-        match answer {
-            Ok(_) => Ok(Evicted::Accepted),
-            // conflict: another pod has the name by now
-            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(Evicted::Accepted),
-            Err(kube::Error::Api(status)) if status.code == 429 => {
-                let causes = status.details.iter().flat_map(|d| &d.causes).map(|c| c.message.as_str());
-                let messages: Vec<&str> = std::iter::once(status.message.as_str()).chain(causes).collect();
-                Ok(Evicted::Refused(messages.join(" ")))
-            }
-            // the chart's policy keeps the cluster's own namespaces from evictions
-            Err(kube::Error::Api(status)) if status.message.contains("gputenancy-operator-evictions") => {
-                Ok(Evicted::Refused(status.message))
-            }
-            // two budgets of a pod are refused with 500, as if the API server had failed
-            Err(kube::Error::Api(status)) if status.message.contains("more than one PodDisruptionBudget") => {
-                Ok(Evicted::Refused(status.message))
-            }
-            Err(error) => Err(error),
-        }
+        let pods = Api::namespaced(self.client.clone(), namespace);
+        write::evict(&pods, (namespace, name), uid, EVICTION_POLICY).await
     }
-}
-
-/// An object that does not exist needs no delete and no finalizer.
-fn found<T>(result: kube::Result<T>) -> kube::Result<()> {
-    match result {
-        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-        other => other.map(drop),
-    }
-}
-
-fn force(part: Part) -> PatchParams {
-    PatchParams::apply(&part.manager()).force()
-}
-
-fn typed<K: Resource<DynamicType = ()>>(mut fields: Value) -> Value {
-    if let Some(map) = fields.as_object_mut() {
-        map.insert("apiVersion".into(), K::api_version(&()).into());
-        map.insert("kind".into(), K::kind(&()).into());
-    }
-    fields
 }
 
 /// Has the object the operator's finalizer?
 pub fn has_finalizer(object: &impl Resource) -> bool {
-    object.meta().finalizers.iter().flatten().any(|f| f == names::FINALIZER)
+    write::has_finalizer(object, names::FINALIZER)
 }

@@ -3,8 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
-use gputenancy_rights::operator::Locations;
-use gputenancy_service::logging::LogArgs;
+use gputenancy_cluster::{rights::operator::Locations, service::logging::LogArgs};
 
 use crate::{pool::Tolerated, tenant::Standard};
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gputenancy_service::endpoints::Probes;
+use gputenancy_cluster::service::endpoints::Probes;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 

@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use gputenancy_cluster::service::shutdown;
 use gputenancy_operator::{args::Args, run};
-use gputenancy_service::shutdown;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {

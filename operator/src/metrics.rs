@@ -1,11 +1,13 @@
 //! The operator's metrics.
 
+use gputenancy_cluster::{
+    rights::Right,
+    service::metrics::{Counters, Gauges, Labels, register, set_missing_rights},
+};
 use gputenancy_crds::{
     Stranded,
     reasons::{self, Reason},
 };
-use gputenancy_rights::Right;
-use gputenancy_service::metrics::{Counters, Gauges, Labels, register, set_missing_rights};
 use prometheus_client::{
     metrics::{
         family::Family,
@@ -248,7 +250,7 @@ mod tests {
         for reason in [reasons::CANARY_FAILED, reasons::ROLLING_BACK] {
             metrics.event(reason);
         }
-        let text = gputenancy_service::endpoints::text(metrics.registry()).unwrap();
+        let text = gputenancy_cluster::service::endpoints::text(metrics.registry()).unwrap();
         assert!(text.contains("gputenancy_operator_foreign_partitioners{by=\"HAMi\"} 2"), "{text}");
         assert!(text.contains("gputenancy_operator_silent_agents{pool=\"a100\"} 2"), "{text}");
         assert!(text.contains("gputenancy_operator_marked_nodes{pool=\"a100\"} 1"), "{text}");

@@ -7,8 +7,8 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use gputenancy_crds::names::is_gpu_resource;
-use gputenancy_engine::{
+use gputenancy_crds::{
+    names::is_gpu_resource,
     projection::{SlimPod, queue, tenant_label},
     virtual_pod::{HostPod, Origin, attribute},
 };
@@ -113,7 +113,7 @@ mod tests {
             "status": {"phase": "Running"},
         }))
         .unwrap();
-        gputenancy_engine::projection::project_pod(&mut pod);
+        gputenancy_crds::projection::project_pod(&mut pod);
         pod
     }
 

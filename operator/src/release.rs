@@ -5,8 +5,7 @@
 
 use std::{fmt::Debug, sync::Arc};
 
-use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant, names};
-use gputenancy_engine::projection::SlimNode;
+use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant, names, projection::SlimNode};
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, Client, Resource, ResourceExt as _,

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-pub use gputenancy_rights::operator::rights;
-use gputenancy_rights::{Report, operator::Locations};
+pub use gputenancy_cluster::rights::operator::rights;
+use gputenancy_cluster::rights::{Report, operator::Locations};
 use kube::Client;
 use tokio::sync::Notify;
 
@@ -21,5 +21,5 @@ pub async fn keep(
         readiness.lacks(report.blocking());
         metrics.missing_rights(&report.missing);
     };
-    gputenancy_rights::monitor(client, rights(&locations), refused, update).await;
+    gputenancy_cluster::rights::monitor(client, rights(&locations), refused, update).await;
 }

@@ -3,9 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::stream;
-use gputenancy_cluster::{client, error::sentence};
+use gputenancy_cluster::{
+    client,
+    error::sentence,
+    events::Publisher,
+    service::{endpoints, logging, shutdown},
+};
 use gputenancy_crds::{GpuTenant, condition};
-use gputenancy_service::{endpoints, events::Publisher, logging, shutdown};
 use k8s_openapi::jiff::Timestamp;
 use kube::{Client, Config, ResourceExt as _};
 use tokio::{
@@ -70,7 +74,8 @@ pub async fn run(args: Args) -> Result<(), RunError> {
             release::finalizers(plain(config().await?)?).await.map_err(|e| Box::new(e).into())
         }
         Command::Rights(locations) => {
-            let missing = gputenancy_rights::print(&plain(config().await?)?, &rights::rights(&locations)).await;
+            let missing =
+                gputenancy_cluster::rights::print(&plain(config().await?)?, &rights::rights(&locations)).await;
             if missing.is_empty() { Ok(()) } else { Err(RunError::Rights(missing.join("\n"))) }
         }
     }
@@ -122,7 +127,8 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
     args.log.init()?;
     let (config, refused) = (config().await?, Arc::new(Notify::new()));
     let rights_client = plain(config.clone())?;
-    let client = gputenancy_rights::client(config, refused.clone()).map_err(|e| RunError::Config(sentence(&e)))?;
+    let client =
+        gputenancy_cluster::rights::client(config, refused.clone()).map_err(|e| RunError::Config(sentence(&e)))?;
     let (metrics, readiness, stop) = (Arc::new(Metrics::default()), Readiness::default(), CancellationToken::new());
     readiness.waits_for("anything");
     shutdown::on_signal(stop.clone())?;

@@ -2,17 +2,15 @@
 
 use std::time::Duration;
 
-use gputenancy_cluster::error::sentence;
+use gputenancy_cluster::{error::sentence, write::FieldManager};
 use gputenancy_crds::{GpuTenant, VirtualCluster};
 use k8s_openapi::{
     ByteString,
     api::core::v1::Secret,
     jiff::{SignedDuration, Timestamp},
 };
-use kube::{
-    ResourceExt as _,
-    api::{ObjectMeta, Patch, PatchParams},
-};
+use kube::{ResourceExt as _, api::ObjectMeta};
+use serde_json::json;
 
 use crate::{
     backend,
@@ -71,8 +69,8 @@ pub async fn kubeconfig(
     }
     let token = account::token(&client, ttl).await?;
     let secret = secret(tenant, &made, &token, now);
-    let params = PatchParams::apply(names::MANAGER).force();
-    let applied = secrets.patch(names::KUBECONFIG_SECRET, &params, &Patch::Apply(&secret)).await;
+    let manager = FieldManager::new(names::MANAGER);
+    let applied = manager.apply_fields(&secrets, names::KUBECONFIG_SECRET, json!(secret)).await;
     let applied =
         applied.map_err(|error| format!("writing Secret {}: {}", names::KUBECONFIG_SECRET, sentence(&error)))?;
     Present::of(&applied).ok_or_else(|| format!("Secret {} was changed meanwhile", names::KUBECONFIG_SECRET))

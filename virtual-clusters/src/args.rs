@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, str::FromStr};
 
 use clap::{ArgAction, Parser};
-use gputenancy_service::logging::LogArgs;
+use gputenancy_cluster::service::logging::LogArgs;
 use serde::Deserialize;
 use serde_json::Value;
 

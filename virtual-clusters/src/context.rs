@@ -7,8 +7,8 @@ use std::{
     time::Instant,
 };
 
+use gputenancy_cluster::events::{EventType, Notice, Publisher};
 use gputenancy_crds::{GpuTenant, VirtualClusterUpgrade, reasons::Reason};
-use gputenancy_service::events::{EventType, Notice, Publisher};
 use kube::{Client, Resource as _, ResourceExt as _};
 
 use crate::{

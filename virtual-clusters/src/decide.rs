@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use gputenancy_cluster::wanted::includes;
 use gputenancy_crds::vcluster;
 use k8s_openapi::{
     api::core::v1::Pod,
@@ -11,7 +12,6 @@ use serde_json::Value;
 
 use crate::{
     host::Live,
-    live::includes,
     names,
     render::objects::{Kind, Object, Replicas},
 };

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
+use gputenancy_cluster::write::{FieldManager, present};
 use gputenancy_crds::{
     metadata::Unmanaged,
     names as labels,
@@ -14,7 +15,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client,
-    api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions},
+    api::{DeleteParams, DynamicObject, Preconditions},
     core::Status,
 };
 use serde_json::Value;
@@ -164,17 +165,15 @@ impl Host {
 
     /// Applies an object and returns its new version. Fields that others have changed are taken back.
     pub async fn apply(&self, object: &Object) -> kube::Result<Option<String>> {
-        let params = PatchParams::apply(names::MANAGER).force();
-        let applied =
-            self.api(object.kind).patch_metadata(&object.name, &params, &Patch::Apply(&object.content)).await?;
+        let manager = FieldManager::new(names::MANAGER);
+        let applied = manager.apply(&self.api(object.kind), &object.name, &object.content).await?;
         Ok(applied.metadata.resource_version)
     }
 
     /// Sets the replicas of a workload to zero, and changes nothing else of it.
     pub async fn stop(&self, kind: Kind, name: &str) -> kube::Result<()> {
-        let params = PatchParams { field_manager: Some(names::MANAGER.into()), ..PatchParams::default() };
         let fields = serde_json::json!({"spec": {"replicas": 0}});
-        gone(self.api(kind).patch_metadata(name, &params, &Patch::Merge(fields)).await)
+        gone(FieldManager::new(names::MANAGER).merge_metadata(&self.api(kind), name, &fields).await)
     }
 
     /// The tenant for which the operator has given this program its rights here. Another tenant may list the same namespace, and would use the
@@ -308,9 +307,6 @@ mod policy;
 #[cfg(test)]
 mod tests;
 
-fn gone<T>(result: kube::Result<T>) -> kube::Result<()> {
-    match result {
-        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-        other => other.map(drop),
-    }
+fn gone<T>(answer: kube::Result<T>) -> kube::Result<()> {
+    present(answer).map(drop)
 }

@@ -17,7 +17,6 @@ pub mod hex;
 pub mod host;
 pub mod inside;
 pub mod kubeconfig;
-pub mod live;
 pub mod metrics;
 pub mod names;
 pub mod reconcile;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use gputenancy_service::shutdown;
+use gputenancy_cluster::service::shutdown;
 use gputenancy_virtual_clusters::{args::Args, run};
 
 #[tokio::main(flavor = "current_thread")]

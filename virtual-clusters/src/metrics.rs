@@ -6,8 +6,8 @@ use std::{
     time::Duration,
 };
 
+use gputenancy_cluster::service::metrics::{Counters, Gauges, Labels, register};
 use gputenancy_crds::{VirtualClusterStatus, condition::READY, reasons};
-use gputenancy_service::metrics::{Counters, Gauges, Labels, register};
 use prometheus_client::{
     metrics::{
         family::Family,
@@ -174,7 +174,7 @@ mod tests {
     }
 
     fn text(metrics: &Metrics) -> String {
-        gputenancy_service::endpoints::text(metrics.registry()).unwrap()
+        gputenancy_cluster::service::endpoints::text(metrics.registry()).unwrap()
     }
 
     #[test]

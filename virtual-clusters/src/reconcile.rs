@@ -2,13 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use gputenancy_cluster::error::sentence;
+use gputenancy_cluster::{error::sentence, events::EventType};
 use gputenancy_crds::{
     GpuTenant, VIRTUAL_CLUSTER_FINALIZER, VirtualCluster, VirtualClusterBackend, VirtualClusterStatus,
     backoff::Backoff,
     reasons::{self, Reason},
 };
-use gputenancy_service::events::EventType;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 

@@ -3,13 +3,16 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt as _;
-use gputenancy_cluster::{client, error::sentence};
-use gputenancy_crds::{GpuTenant, metadata::Unmanaged};
-use gputenancy_service::{
-    endpoints::{self, Probes},
+use gputenancy_cluster::{
+    client,
+    error::sentence,
     events::Publisher,
-    logging, shutdown,
+    service::{
+        endpoints::{self, Probes},
+        logging, shutdown,
+    },
 };
+use gputenancy_crds::{GpuTenant, metadata::Unmanaged};
 use kube::{
     Api, Config, ResourceExt as _,
     core::DeserializeGuard,

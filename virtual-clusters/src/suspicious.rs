@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use gputenancy_engine::virtual_pod::{HostPod, Origin, attribute};
+use gputenancy_crds::virtual_pod::{HostPod, Origin, attribute};
 use k8s_openapi::api::core::v1::Pod;
 
 /// What an event about the suspicious pods says that no event has named; `None`: there are none. `named`: UIDs of those that an event has named;

@@ -1,11 +1,9 @@
 //! Writes to the tenant's own object: `status.virtualCluster` and the finalizer.
 
+use gputenancy_cluster::write::FieldManager;
 use gputenancy_crds::{GpuTenant, VIRTUAL_CLUSTER_FINALIZER, VirtualClusterStatus};
-use kube::{
-    Api, Client, Resource as _, ResourceExt as _,
-    api::{Patch, PatchParams},
-};
-use serde_json::{Value, json};
+use kube::{Api, Client, ResourceExt as _};
+use serde_json::json;
 
 use crate::names;
 
@@ -16,9 +14,7 @@ pub async fn apply_status(
     status: Option<&VirtualClusterStatus>,
 ) -> kube::Result<GpuTenant> {
     let status = status.map_or_else(|| json!({}), |s| json!({"virtualCluster": s}));
-    let body = json!({"apiVersion": GpuTenant::api_version(&()), "kind": GpuTenant::kind(&()), "status": status});
-    let params = PatchParams::apply(names::STATUS_MANAGER).force();
-    Api::<GpuTenant>::all(client.clone()).patch_status(name, &params, &Patch::Apply(body)).await
+    FieldManager::new(names::STATUS_MANAGER).apply_status(&Api::all(client.clone()), name, &status).await
 }
 
 /// Sets or removes this program's finalizer. The version keeps finalizers that others add at the same time.
@@ -28,10 +24,5 @@ pub async fn set_finalizer(client: &Client, tenant: &GpuTenant, wanted: bool) ->
     if wanted {
         finalizers.push(VIRTUAL_CLUSTER_FINALIZER.into());
     }
-    let fields: Value = json!({"metadata": {"resourceVersion": tenant.resource_version(), "finalizers": finalizers}});
-    let params = PatchParams { field_manager: Some(names::MANAGER.into()), ..PatchParams::default() };
-    match Api::<GpuTenant>::all(client.clone()).patch(&tenant.name_any(), &params, &Patch::Merge(fields)).await {
-        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-        other => other.map(drop),
-    }
+    FieldManager::new(names::MANAGER).set_finalizers(&Api::all(client.clone()), tenant, &finalizers).await
 }

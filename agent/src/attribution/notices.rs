@@ -1,7 +1,7 @@
 //! The event about memory that no living process explains. Pure.
 
+use gputenancy_cluster::events::{EventType, Notice};
 use gputenancy_crds::reasons;
-use gputenancy_service::events::{EventType, Notice};
 
 use crate::{
     device_memory::{Ghost, Place},

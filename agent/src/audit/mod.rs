@@ -16,9 +16,9 @@ use std::{
     time::Duration,
 };
 
+use gputenancy_cluster::events::Notice;
 use gputenancy_crds::{Bypass, MemoryText};
 use gputenancy_ledger::{Counts, Damage, Mapped, Usage as UsageFile};
-use gputenancy_service::events::Notice;
 use tokio::{
     sync::watch,
     time::{sleep, timeout},

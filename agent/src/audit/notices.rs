@@ -1,11 +1,11 @@
 //! The events about shares. Pure.
 
+use gputenancy_cluster::events::{EventType, Notice};
 use gputenancy_crds::{
     reasons::{self, Reason},
     words::counted,
 };
 use gputenancy_ledger::paths::USAGE;
-use gputenancy_service::events::{EventType, Notice};
 use k8s_openapi::api::core::v1::ObjectReference;
 
 use super::{

@@ -8,9 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use gputenancy_cluster::events::{EventType, Notice};
 use gputenancy_crds::{names::SUSPEND_COMPUTE, reasons};
 use gputenancy_ledger::{Arbiter, Arbitrated, Limits, Mapped, Member, Usage, now};
-use gputenancy_service::events::{EventType, Notice};
 use k8s_openapi::api::core::v1::Pod;
 use tokio::{
     sync::watch,
@@ -406,7 +406,7 @@ mod tests {
         assert_eq!(pause(std::iter::once(&gpu.found)), BUSY);
         let metrics = Metrics::default();
         metrics.set_compute(figures(&gpus, &seats(), &[false, true]));
-        let text = gputenancy_service::endpoints::text(metrics.registry()).unwrap();
+        let text = gputenancy_cluster::service::endpoints::text(metrics.registry()).unwrap();
         let labels = r#"{gpu="GPU-a",share="GPU-a::1",resource="gputenancy.io/mps",namespace="team-a",pod="1",container="main"}"#;
         for (name, value) in [("compute_percent", "100"), ("launch_delay_seconds", "1.5"), ("compute_suspended", "1")] {
             let line = format!("gputenancy_agent_share_{name}{labels} {value}\n");

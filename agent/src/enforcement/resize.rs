@@ -10,8 +10,8 @@ use std::{
     time::Duration,
 };
 
+use gputenancy_cluster::events::{EventType, Notice};
 use gputenancy_crds::{MemoryText, RefusedResize, reasons};
-use gputenancy_service::events::{EventType, Notice};
 use tokio::{
     sync::watch,
     time::{sleep, timeout},

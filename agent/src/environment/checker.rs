@@ -6,9 +6,8 @@ use std::{
 };
 
 use futures::future::join_all;
-use gputenancy_cluster::error::sentence;
+use gputenancy_cluster::{error::sentence, events::Publisher};
 use gputenancy_crds::{GpuGrant, names};
-use gputenancy_service::events::Publisher;
 use kube::{Api, Client};
 use tokio::{sync::watch, time::sleep};
 

@@ -1,7 +1,7 @@
 //! What follows a violation: an event, and with [`Enforcement::Stop`] the end of the container.
 
+use gputenancy_cluster::events::{EventType, Notice};
 use gputenancy_crds::reasons;
-use gputenancy_service::events::{EventType, Notice};
 use k8s_openapi::api::core::v1::ObjectReference;
 
 use super::EnvFromContainer;

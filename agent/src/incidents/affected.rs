@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use gputenancy_cluster::events::{EventType, Notice};
 use gputenancy_crds::reasons;
-use gputenancy_service::events::{EventType, Notice};
 
 use crate::{
     device::{DeviceId, DeviceOwner, Owners},

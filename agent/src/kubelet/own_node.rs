@@ -3,18 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::StreamExt;
-use gputenancy_cluster::error::{is_expired, sentence};
+use gputenancy_cluster::{
+    watch::{Restarts, events},
+    write::FieldManager,
+};
 use gputenancy_crds::names::AGENT_MANAGER;
 use k8s_openapi::api::core::v1::{Node, NodeStatus};
 use kube::{
     Api, Client,
-    api::{Patch, PatchParams},
     runtime::{WatchStreamExt, watcher},
 };
 use tokio::sync::watch;
 
 use super::allocatable::{Counts, managed_counts};
-use crate::watch_backoff;
+use crate::LONGEST_WATCH_DELAY;
 
 /// What one version of the Node says: allocatable of the managed resources, and another product that limits memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -71,8 +73,8 @@ fn written(node: &Node) -> BTreeSet<&str> {
 }
 
 /// The field manager shows on the Node who changed its allocatable.
-fn params() -> PatchParams {
-    PatchParams { field_manager: Some(AGENT_MANAGER.to_owned()), ..PatchParams::default() }
+fn manager() -> FieldManager {
+    FieldManager::new(AGENT_MANAGER)
 }
 
 /// This node's `Node`.
@@ -96,13 +98,12 @@ impl OwnNode {
 
     /// Watches for as long as it is polled.
     pub async fn watch(&self) {
-        let config = watcher::Config::default().fields(&format!("metadata.name={}", self.name)).streaming_lists();
-        let mut nodes = watcher(self.api.clone(), config).backoff(watch_backoff()).applied_objects().boxed();
+        let config = watcher::Config::default().fields(&format!("metadata.name={}", self.name));
+        let mut nodes = events(self.api.clone(), config, LONGEST_WATCH_DELAY).applied_objects().boxed();
+        let mut restarts = Restarts::new("nodes");
         while let Some(node) = nodes.next().await {
-            match node {
-                Ok(node) => self.update(&node),
-                Err(error) if is_expired(&error) => tracing::debug!(node = self.name, "watch expired, restarting"),
-                Err(error) => tracing::warn!(error = sentence(&error), node = self.name, "watch failed, restarting"),
+            if let Some(node) = restarts.note(node) {
+                self.update(&node);
             }
         }
     }
@@ -111,7 +112,7 @@ impl OwnNode {
     pub async fn write(&self, counts: &Counts) -> kube::Result<()> {
         let texts: BTreeMap<&String, String> = counts.iter().map(|(name, count)| (name, count.to_string())).collect();
         let patch = serde_json::json!({ "status": { "allocatable": texts } });
-        let node = self.api.patch_status(&self.name, &params(), &Patch::Merge(patch)).await?;
+        let node = manager().merge_status(&self.api, &self.name, &patch).await?;
         let written: Vec<String> = counts.iter().map(|(name, count)| format!("{name}={count}")).collect();
         tracing::info!(resources = written.join(", "), "wrote allocatable of the node");
         self.update(&node);
@@ -126,7 +127,7 @@ impl OwnNode {
         let patch = serde_json::json!({
             "metadata": {"resourceVersion": version}, "status": {"capacity": removed, "allocatable": removed},
         });
-        let node = self.api.patch_status(&self.name, &params(), &Patch::Merge(patch)).await?;
+        let node = manager().merge_status(&self.api, &self.name, &patch).await?;
         let removed: Vec<&str> = names.iter().map(String::as_str).collect();
         tracing::info!(resources = removed.join(", "), "removed resources without devices from the node");
         self.update(&node);

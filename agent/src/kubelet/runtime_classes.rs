@@ -3,24 +3,28 @@
 use std::collections::BTreeMap;
 
 use futures::StreamExt;
-use gputenancy_cluster::error::sentence;
+use gputenancy_cluster::watch::{FanOut, Published, Restarts, events};
 use k8s_openapi::api::node::v1::RuntimeClass;
-use kube::{
-    Api, Client, ResourceExt as _,
-    runtime::{
-        WatchStreamExt,
-        watcher::{self, Event, watcher},
-    },
-};
+use kube::{Api, Client, ResourceExt as _, runtime::watcher};
 use tokio::sync::watch;
 
-use crate::watch_backoff;
+use crate::LONGEST_WATCH_DELAY;
 
 /// Handlers by name of the `RuntimeClass`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeClasses(pub BTreeMap<String, String>);
 
 impl RuntimeClasses {
+    /// Records a class; true if its handler changed.
+    fn apply(&mut self, class: &RuntimeClass) -> bool {
+        self.0.insert(class.name_any(), class.handler.clone()).as_ref() != Some(&class.handler)
+    }
+
+    /// Removes a class; true if it was recorded.
+    fn delete(&mut self, class: &RuntimeClass) -> bool {
+        self.0.remove(&class.name_any()).is_some()
+    }
+
     /// The handler of a class. One that is not known, as without the right to read them, counts as named after its handler.
     pub fn handler<'a>(&'a self, class: &'a str) -> &'a str {
         self.0.get(class).map_or(class, String::as_str)
@@ -52,34 +56,18 @@ fn fail(classes: &watch::Sender<Option<RuntimeClasses>>, error: &watcher::Error)
 
 /// Watches for as long as it is polled. The classes are `None` until they are listed.
 pub async fn watch(client: Client, classes: &watch::Sender<Option<RuntimeClasses>>) {
-    let config = watcher::Config::default().streaming_lists();
-    let mut events = watcher(Api::<RuntimeClass>::all(client), config).backoff(watch_backoff()).boxed();
-    let mut listed = BTreeMap::new();
-    let mut warned = false;
+    let api = Api::<RuntimeClass>::all(client);
+    let mut events = events(api, watcher::Config::default(), LONGEST_WATCH_DELAY).boxed();
+    let mut restarts = Restarts::new("runtimeclasses").meanwhile(
+        "without the right to read them each counts as named after its handler, else pods that name one get no limited share before they are read",
+    );
+    let mut sinks = FanOut::default().to(Published::new(classes, RuntimeClasses::apply, RuntimeClasses::delete));
     while let Some(event) = events.next().await {
-        match event {
-            Ok(Event::Init) => listed.clear(),
-            Ok(Event::InitApply(class)) => drop(listed.insert(class.name_any(), class.handler)),
-            Ok(Event::InitDone) => drop(classes.send_replace(Some(RuntimeClasses(std::mem::take(&mut listed))))),
-            Ok(Event::Apply(class)) => {
-                classes.send_modify(|known| {
-                    known.as_mut().map(|known| known.0.insert(class.name_any(), class.handler));
-                });
-            }
-            Ok(Event::Delete(class)) => classes.send_modify(|known| {
-                known.as_mut().map(|known| known.0.remove(&class.name_any()));
-            }),
-            Err(error) => {
-                fail(classes, &error);
-                if std::mem::replace(&mut warned, true) {
-                    tracing::debug!(error = sentence(&error), "watch of RuntimeClasses failed");
-                } else {
-                    tracing::warn!(
-                        error = sentence(&error),
-                        "watch of RuntimeClasses failed; without the right to read them each counts as named after its handler, else pods that name one get no limited share before they are read"
-                    );
-                }
-            }
+        if let Err(error) = &event {
+            fail(classes, error);
+        }
+        if let Some(event) = restarts.note(event) {
+            sinks.pass(&event, |class| class);
         }
     }
 }

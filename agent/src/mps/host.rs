@@ -3,10 +3,12 @@
 use std::{path::PathBuf, sync::Arc};
 
 use futures::future::BoxFuture;
-use gputenancy_cluster::error::sentence;
+use gputenancy_cluster::{
+    error::sentence,
+    events::{EventType, Notice},
+};
 use gputenancy_crds::{GpuGrant, names, reasons};
 use gputenancy_nvml::ComputeMode;
-use gputenancy_service::events::{EventType, Notice};
 use kube::{Api, Client};
 use tonic::Status;
 

@@ -1,7 +1,7 @@
 //! The event about containers that were stopped after the deadline of their pod.
 
+use gputenancy_cluster::events::{EventType, Notice};
 use gputenancy_crds::reasons;
-use gputenancy_service::events::{EventType, Notice};
 use k8s_openapi::api::core::v1::ObjectReference;
 
 use super::OverduePod;

@@ -1,19 +1,22 @@
 //! The `GpuNode` of this node: created if it is missing, and watched for the spec.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, pin::pin, time::Duration};
 
-use futures::TryStreamExt;
-use gputenancy_cluster::error::{is_expired, sentence};
+use futures::StreamExt as _;
+use gputenancy_cluster::{
+    error::sentence,
+    watch::{Restarts, events},
+};
 use gputenancy_crds::{GpuNode, GpuNodeSpec, GpuNodeStatus, condition, names::AGENT_MANAGER, reasons};
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::OwnerReference};
 use kube::{
     Api, Client, ResourceExt,
     api::{ObjectMeta, PartialObjectMeta, PostParams},
-    runtime::{WatchStreamExt, watcher},
+    runtime::watcher::{self, Event},
 };
 use tokio::sync::watch;
 
-use crate::{gpu::faults, partition::DesiredLayout, watch_backoff};
+use crate::{LONGEST_WATCH_DELAY, gpu::faults, partition::DesiredLayout};
 
 /// What the watch has received.
 #[derive(Clone, Debug, Default)]
@@ -31,24 +34,20 @@ pub struct Watched {
 pub async fn watch(client: Client, node_name: &str, boot_id: &str, watched: &watch::Sender<Watched>) {
     let api: Api<GpuNode> = Api::all(client.clone());
     let config = watcher::Config::default().fields(&format!("metadata.name={node_name}"));
-    let stream = watcher(api.clone(), config).backoff(watch_backoff());
-    let mut stream = std::pin::pin!(stream);
-    let mut listed = false;
-    loop {
-        match stream.try_next().await {
-            Ok(Some(watcher::Event::Init)) => listed = false,
-            Ok(Some(watcher::Event::Apply(object))) => take(object, false, boot_id, watched),
-            Ok(Some(watcher::Event::InitApply(object))) => {
+    let mut events = pin!(events(api.clone(), config, LONGEST_WATCH_DELAY));
+    let (mut restarts, mut listed) = (Restarts::new("gpunodes"), false);
+    while let Some(event) = events.next().await {
+        match restarts.note(event) {
+            Some(Event::Init) => listed = false,
+            Some(Event::Apply(object)) => take(object, false, boot_id, watched),
+            Some(Event::InitApply(object)) => {
                 listed = true;
                 take(object, true, boot_id, watched);
             }
             // the last spec holds meanwhile: a deletion by mistake must not withdraw all devices
-            Ok(Some(watcher::Event::Delete(_))) => ensure(&client, &api, node_name).await,
-            Ok(Some(watcher::Event::InitDone)) if !listed => ensure(&client, &api, node_name).await,
-            Ok(Some(watcher::Event::InitDone)) => {}
-            Ok(None) => return,
-            Err(error) if is_expired(&error) => tracing::debug!(gpu_node = node_name, "watch expired, restarting"),
-            Err(error) => tracing::warn!(error = sentence(&error), gpu_node = node_name, "watch failed, restarting"),
+            Some(Event::Delete(_)) => ensure(&client, &api, node_name).await,
+            Some(Event::InitDone) if !listed => ensure(&client, &api, node_name).await,
+            Some(Event::InitDone) | None => {}
         }
     }
 }

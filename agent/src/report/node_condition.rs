@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gputenancy_cluster::error::sentence;
+use gputenancy_cluster::{error::sentence, write::FieldManager};
 use gputenancy_crds::{
     condition::ConditionUpdate,
     names::{AGENT_MANAGER, NODE_DEVICES_READY},
@@ -12,10 +12,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
     jiff::Timestamp,
 };
-use kube::{
-    Api, Client,
-    api::{Patch, PatchParams},
-};
+use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::{
     sync::watch,
@@ -66,8 +63,8 @@ fn written(node: &Node) -> Option<Written> {
     Some(Written { said, since: last_transition_time.map_or(Timestamp::UNIX_EPOCH, |at| at.0) })
 }
 
-/// The object to apply, and since when it has its status: a new reason keeps the time.
-fn applied(name: &str, said: &Said, before: Option<&Written>, now: Timestamp) -> (Value, Timestamp) {
+/// The status to apply, and since when the condition has its own: a new reason keeps the time.
+fn applied(said: &Said, before: Option<&Written>, now: Timestamp) -> (Value, Timestamp) {
     let since = before.filter(|before| before.said.status == said.status).map_or(now, |before| before.since);
     let Said { status, reason, message } = said;
     let condition = json!({
@@ -77,10 +74,7 @@ fn applied(name: &str, said: &Said, before: Option<&Written>, now: Timestamp) ->
         "message": message,
         "lastTransitionTime": Time(since),
     });
-    let node = json!({
-        "apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": {"conditions": [condition]},
-    });
-    (node, since)
+    (json!({"conditions": [condition]}), since)
 }
 
 /// Writes the condition of one Node.
@@ -159,17 +153,16 @@ impl DevicesReady {
         if self.written.as_ref().map(|written| &written.said) == said.as_ref() {
             return Ok(());
         }
-        let params = PatchParams::apply(&format!("{AGENT_MANAGER}/devices-ready")).force();
+        let manager = FieldManager::new(format!("{AGENT_MANAGER}/devices-ready"));
         let Some(said) = said else {
-            let nothing = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.name}});
-            self.api.patch_status(&self.name, &params, &Patch::Apply(nothing)).await?;
+            manager.apply_status(&self.api, &self.name, &json!({})).await?;
             self.written = None;
             return Ok(());
         };
-        let (node, since) = applied(&self.name, &said, self.written.as_ref(), Timestamp::now());
+        let (status, since) = applied(&said, self.written.as_ref(), Timestamp::now());
         // an answer that is lost leaves it unknown what the API server has
         self.known = false;
-        self.api.patch_status(&self.name, &params, &Patch::Apply(node)).await?;
+        manager.apply_status(&self.api, &self.name, &status).await?;
         self.known = true;
         tracing::info!(
             status = said.status,

@@ -2,14 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use gputenancy_cluster::error::sentence;
+use gputenancy_cluster::{error::sentence, write::FieldManager};
 use gputenancy_crds::{AgentStep, GpuNode, GpuNodeStatus, names::AGENT_MANAGER};
 use k8s_openapi::jiff::Timestamp;
-use kube::{
-    Api, Resource,
-    api::{Patch, PatchParams},
-};
-use serde_json::json;
+use kube::Api;
 
 use super::status::stopped;
 use crate::metrics::Metrics;
@@ -119,14 +115,8 @@ impl Writer {
             return WriteOutcome::Unchanged;
         }
         self.latest = Some(status.clone());
-        let body = json!({
-            "apiVersion": GpuNode::api_version(&()),
-            "kind": GpuNode::kind(&()),
-            "status": status,
-        });
-        let params = PatchParams::apply(AGENT_MANAGER).force();
-        let patch = Patch::Apply(body);
-        let write = self.api.patch_status(&self.name, &params, &patch);
+        let manager = FieldManager::new(AGENT_MANAGER);
+        let write = manager.apply_status(&self.api, &self.name, &status);
         let error = match tokio::time::timeout(DEADLINE, write).await {
             Ok(written) => written.err().map(|error| sentence(&error)),
             Err(_) => Some("timeout".to_owned()),
@@ -154,7 +144,7 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use serde_json::Value;
+    use serde_json::{Value, json};
 
     use super::*;
 

@@ -9,8 +9,8 @@ pub mod notices;
 
 use std::{collections::BTreeMap, path::PathBuf, thread, time::Duration};
 
+use gputenancy_cluster::events::Notice;
 use gputenancy_crds::Sandbox;
-use gputenancy_service::events::Notice;
 use tokio::{
     sync::{oneshot, watch},
     time::{sleep, timeout},

@@ -1,10 +1,10 @@
 //! The events about containers that the library cannot serve. Pure.
 
+use gputenancy_cluster::events::{EventType, Notice};
 use gputenancy_crds::{
     Isolation, Sandbox,
     reasons::{self, Reason},
 };
-use gputenancy_service::events::{EventType, Notice};
 
 use crate::{
     device::{DeviceId, DeviceOwner},

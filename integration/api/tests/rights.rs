@@ -14,7 +14,7 @@ use e2e::{
     scenario::tenant_ready,
     wait::{PATIENCE, eventually},
 };
-use gputenancy_rights::{
+use gputenancy_cluster::rights::{
     Right, agent,
     operator::{self, LEASE, Locations},
 };

@@ -43,6 +43,17 @@ fn cli_depends_on_pure_crates_of_this_project_only() {
     assert!(found.is_empty(), "kubectl-gpu depends on {found:?}");
 }
 
+#[test]
+fn programs_that_plan_nothing_do_not_link_the_planner() {
+    for package in ["gputenancy-agent", "gputenancy-virtual-clusters", "gputenancy-cluster"] {
+        let dependencies = workspace::dependencies(package).unwrap();
+        assert!(dependencies.iter().any(|d| d == "gputenancy-crds"), "{dependencies:?}");
+        let planner = ["gputenancy-plan", "gputenancy-engine"];
+        let found: Vec<_> = dependencies.iter().filter(|d| planner.contains(&d.as_str())).collect();
+        assert!(found.is_empty(), "{package} depends on {found:?}");
+    }
+}
+
 fn cycles_of(files: &[(&str, &str)]) -> Vec<String> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{:?}", std::thread::current().id()));
     for (file, text) in files {

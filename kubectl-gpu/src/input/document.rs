@@ -2,11 +2,12 @@
 
 use std::error::Error;
 
-use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant, manifest::USERS_WRITE};
-use gputenancy_engine::{
-    maintenance::MaintenanceRequest,
+use gputenancy_crds::{
+    GpuNode, GpuPool, GpuProfile, GpuTenant,
+    manifest::USERS_WRITE,
     projection::{SlimNode, SlimSlice},
 };
+use gputenancy_engine::maintenance::MaintenanceRequest;
 use k8s_openapi::jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde_json::Value;

@@ -83,7 +83,7 @@ pub(super) fn only_shares(world: &World, resource: &str) -> Option<String> {
 /// Workloads of tenants in a snapshot that [`only_shares`] concerns, as their name and the reason: controllers, or pods without one.
 pub(super) fn left_with_shares(world: &World) -> BTreeSet<(String, String)> {
     let concerned =
-        |(name, pod): (&gputenancy_plan::PodName, &std::sync::Arc<gputenancy_engine::projection::SlimPod>)| {
+        |(name, pod): (&gputenancy_crds::ids::PodName, &std::sync::Arc<gputenancy_crds::projection::SlimPod>)| {
             world.tenant_of(&name.namespace)?;
             let why = pod.resources().iter().filter(|_| !pod.is_over()).find_map(|r| only_shares(world, r))?;
             let controller = pod.metadata.owner_references.iter().flatten().find(|o| o.controller == Some(true));

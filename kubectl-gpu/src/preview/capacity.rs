@@ -2,8 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use gputenancy_crds::GpuPool;
-use gputenancy_plan::{ProfileName, TenantName, resource_name, snapshot::InUse};
+use gputenancy_crds::{
+    GpuPool,
+    ids::{ProfileName, TenantName},
+};
+use gputenancy_plan::{resource_name, snapshot::InUse};
 use k8s_openapi::{apimachinery::pkg::util::intstr::IntOrString, jiff::Timestamp};
 use kube::ResourceExt as _;
 

@@ -2,9 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use gputenancy_crds::{InstanceSpec, Layout, slice_of};
+use gputenancy_crds::{
+    InstanceSpec, Layout,
+    ids::{GpuKey, GpuUuid, NodeName},
+    slice_of,
+};
 use gputenancy_engine::partitioner::Shape;
-use gputenancy_plan::{GpuKey, GpuPlan, GpuUuid, NodeName, plain, seen, snapshot::InUse};
+use gputenancy_plan::{GpuPlan, plain, seen, snapshot::InUse};
 
 use super::{
     model::{GpuChange, Instance, MigModeChange},

@@ -2,9 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::{DoNotEvict, UnmanagedPods, names};
+use gputenancy_crds::{
+    DoNotEvict, UnmanagedPods,
+    ids::{GpuKey, PodName},
+    names,
+};
 use gputenancy_engine::change::Policy;
-use gputenancy_plan::{Evicted, GpuKey, GpuPlan, PodName};
+use gputenancy_plan::{Evicted, GpuPlan};
 use kube::{
     ResourceExt as _,
     core::{Selector, SelectorExt as _},

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gputenancy_crds::ids::{GpuKey, PoolName};
 use gputenancy_engine::change::{ChangeCandidate, admit, admit_node};
-use gputenancy_plan::{GpuKey, PoolName};
 use kube::ResourceExt as _;
 
 use super::planned::PlannedWorld;

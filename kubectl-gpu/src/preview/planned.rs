@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::{Change, ChangePhase, GpuPool, GpuSpec, GpuState};
+use gputenancy_crds::{
+    Change, ChangePhase, GpuPool, GpuSpec, GpuState,
+    ids::{GpuKey, NodeName, PoolName},
+};
 use gputenancy_engine::partitioner;
 use gputenancy_plan::{
-    self as plan, GpuKey, NodeName, Plan, PoolName, Problem, Snapshot,
+    self as plan, Plan, Problem, Snapshot,
     board::BoardGeometry,
     membership,
     snapshot::{Gpu, InUse},

@@ -30,7 +30,8 @@ pub(super) fn findings(old: &PlannedWorld<'_>, new: &PlannedWorld<'_>, refused: 
 
 fn messages(planned: &PlannedWorld<'_>) -> Vec<(&'static str, String)> {
     let mut found: Vec<_> = planned.problems.iter().map(|p| (p.reason().as_str(), p.to_string())).collect();
-    let selected: BTreeSet<&str> = planned.members.values().flatten().map(gputenancy_plan::PoolName::as_str).collect();
+    let selected: BTreeSet<&str> =
+        planned.members.values().flatten().map(gputenancy_crds::ids::PoolName::as_str).collect();
     for pool in planned.world.fleet.pools.iter().filter(|p| p.metadata.deletion_timestamp.is_none()) {
         let name = pool.name_any();
         if let Some(error) = window::of(pool, planned.world.taken_at).error {

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use gputenancy_plan::{PoolName, membership};
+use gputenancy_crds::ids::PoolName;
+use gputenancy_plan::membership;
 
 use crate::world::World;
 

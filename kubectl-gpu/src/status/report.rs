@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::{Board, GpuNode, GpuPool, GpuTenant, OtherLimit};
-use gputenancy_plan::{PoolName, Snapshot, board::BoardGeometry};
+use gputenancy_crds::{Board, GpuNode, GpuPool, GpuTenant, OtherLimit, ids::PoolName};
+use gputenancy_plan::{Snapshot, board::BoardGeometry};
 use kube::ResourceExt;
 
 use super::{

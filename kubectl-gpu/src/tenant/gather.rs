@@ -4,8 +4,7 @@ use std::{collections::BTreeSet, fmt::Debug};
 
 use futures::future::join_all;
 use gputenancy_cluster::error::sentence;
-use gputenancy_crds::{GpuGrant, GpuProfile, GpuTenant, names};
-use gputenancy_engine::projection::SlimQuota;
+use gputenancy_crds::{GpuGrant, GpuProfile, GpuTenant, names, projection::SlimQuota};
 use k8s_openapi::{
     api::{
         apps::v1::{ReplicaSet, StatefulSet},

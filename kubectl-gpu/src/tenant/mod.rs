@@ -4,8 +4,7 @@ mod gather;
 mod report;
 mod waiting;
 
-use gputenancy_crds::{GpuGrant, GpuProfile, GpuTenant};
-use gputenancy_engine::projection::SlimQuota;
+use gputenancy_crds::{GpuGrant, GpuProfile, GpuTenant, projection::SlimQuota};
 use k8s_openapi::{
     api::core::v1::{Event, Pod},
     jiff::Timestamp,

@@ -2,8 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use gputenancy_crds::{Device, GpuProfile, GrantedProfile, TimeSlice, quantity::Amount, quota::resource_key};
-use gputenancy_engine::projection::{self, SlimQuota};
+use gputenancy_crds::{
+    Device, GpuProfile, GrantedProfile, TimeSlice,
+    projection::{self, SlimQuota},
+    quantity::Amount,
+    quota::resource_key,
+};
 use gputenancy_plan::resource_name;
 use k8s_openapi::{
     api::core::v1::Pod,

@@ -6,8 +6,8 @@ use std::{
     sync::Arc,
 };
 
-use gputenancy_crds::{GpuNode, GpuPool, GpuPoolSpec, GpuProfile, GpuTenant, Partitioner, Vgpu, names};
-use gputenancy_plan::{Cluster, ConflictingOwner, NodeFacts, PodName, TenantFacts, membership};
+use gputenancy_crds::{GpuNode, GpuPool, GpuPoolSpec, GpuProfile, GpuTenant, Partitioner, Vgpu, ids::PodName, names};
+use gputenancy_plan::{Cluster, ConflictingOwner, NodeFacts, TenantFacts, membership};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 
@@ -20,9 +20,9 @@ use crate::{
     ownership::{DRA_DRIVER, OwnershipSigns, conflicting_owner},
     partitioner::{self, MigConfigs},
     plugin::PluginConfigs,
-    projection::{SlimNode, SlimPod, SlimSlice},
     verdict::{Verdict, is_suspect, verdict, withdrawn_gpus},
 };
+use gputenancy_crds::projection::{SlimNode, SlimPod, SlimSlice};
 
 /// Evictions that were refused, by the pod's uid.
 pub type Refusals = BTreeMap<String, Refusal>;

@@ -14,8 +14,6 @@ pub mod namespace_owners;
 pub mod ownership;
 pub mod partitioner;
 pub mod plugin;
-pub mod projection;
 pub mod quota;
 pub mod rollout;
 pub mod verdict;
-pub mod virtual_pod;

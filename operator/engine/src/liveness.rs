@@ -8,7 +8,7 @@ use k8s_openapi::{
     jiff::{SignedDuration, Timestamp},
 };
 
-use crate::projection::{SlimAgentPod, SlimCondition, SlimNode};
+use gputenancy_crds::projection::{SlimAgentPod, SlimCondition, SlimNode};
 
 /// A silent node counts as supply for this time, so that a restart of kubelet or a rolling upgrade of the agent moves no device.
 pub const GRACE_PERIOD: SignedDuration = SignedDuration::from_mins(1);

@@ -49,7 +49,7 @@ impl MaintenanceRequest {
         let node = self.node()?;
         let starts = self.spec.get("startTime").cloned().unwrap_or_default();
         self.spec = serde_json::json!({"healthEvent": {"nodeName": node}, "startTime": starts});
-        crate::projection::projected(self)
+        gputenancy_crds::projection::projected(self)
     }
 
     fn node(&self) -> Option<&str> {

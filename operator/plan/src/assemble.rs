@@ -7,11 +7,11 @@ use gputenancy_crds::Layout;
 use crate::{
     board::Leftover,
     fleet::{ClassId, Fleet, FleetGpu, GpuClass, ProfileId},
-    names::ProfileName,
     result::{Evicted, GpuPlan, Plan, Supply, Why},
     search::{FleetDecision, Layouts, ProfileDemand, Share, Source, at},
     snapshot::{Availability, Gpu, Mode},
 };
+use gputenancy_crds::ids::ProfileName;
 
 /// What GPUs of a class are given.
 struct Target {

@@ -16,7 +16,6 @@ mod cursor;
 mod explain;
 mod fleet;
 mod input;
-mod names;
 mod ownership;
 mod planner;
 mod plugin_shares;
@@ -30,7 +29,6 @@ pub use explain::explain;
 pub use input::{
     Cluster, Interner, NodeFacts, TenantFacts, has_layout, membership, plain, resource_name, seen, trust_needed,
 };
-pub use names::{GpuKey, GpuUuid, NodeName, PodName, PoolName, ProfileName, TenantName};
 pub use ownership::ConflictingOwner;
 pub use planner::{Planned, Planner, plan};
 pub use problem::Problem;

@@ -6,12 +6,12 @@ use crate::{
     assemble, explain,
     fleet::Fleet,
     input::{Cluster, Reader},
-    names::{GpuKey, NodeName, PoolName},
     problem::Problem,
     result::Plan,
     search::{self, Layouts},
     snapshot::Snapshot,
 };
+use gputenancy_crds::ids::{GpuKey, NodeName, PoolName};
 
 /// Plans the whole fleet.
 pub fn plan(snapshot: &Snapshot) -> Plan {

@@ -5,9 +5,9 @@ use gputenancy_crds::{Layout, ShareGroup, Sharing, SharingMode, names};
 
 use crate::{
     board::{Shape, ShareOffer, ShareShape, ShareSize},
-    names::ProfileName,
     snapshot::{Mode, Pool, Profile, SharesBy, Snapshot},
 };
+use gputenancy_crds::ids::ProfileName;
 
 /// Why a share is not served in a pool, with what to write instead; `None`: it is served.
 pub(crate) fn refusal(snapshot: &Snapshot, pool: &Pool, name: &ProfileName) -> Option<String> {

@@ -8,7 +8,7 @@ use gputenancy_crds::{
     words::counted,
 };
 
-use crate::names::{NodeName, PoolName, ProfileName, TenantName};
+use gputenancy_crds::ids::{NodeName, PoolName, ProfileName, TenantName};
 
 /// A problem that a person has to solve, or to wait for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]

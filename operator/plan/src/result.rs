@@ -7,11 +7,8 @@ use std::{
 
 use gputenancy_crds::{Layout, Stranded, slice_of};
 
-use crate::{
-    names::{GpuKey, NodeName, PodName, PoolName, ProfileName, TenantName},
-    problem::Problem,
-    snapshot::InUse,
-};
+use crate::{problem::Problem, snapshot::InUse};
+use gputenancy_crds::ids::{GpuKey, NodeName, PodName, PoolName, ProfileName, TenantName};
 
 /// The target state of the fleet.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -7,10 +7,8 @@ use std::{
 
 use gputenancy_crds::{Isolation, Layout, SharingMode, Trust};
 
-use crate::{
-    board::{BoardGeometry, Shape},
-    names::{GpuUuid, NodeName, PodName, PoolName, ProfileName, TenantName},
-};
+use crate::board::{BoardGeometry, Shape};
+use gputenancy_crds::ids::{GpuUuid, NodeName, PodName, PoolName, ProfileName, TenantName};
 
 /// All that a plan depends on.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -5,14 +5,13 @@
 
 use std::{collections::BTreeSet, marker::PhantomData, sync::Arc};
 
-use gputenancy_engine::projection::tenant_of;
+use gputenancy_cluster::{
+    wanted::SpecHash,
+    watch::{Projection, Store},
+};
+use gputenancy_crds::projection::tenant_of;
 use kube::Resource;
 use serde::{Serialize, de::DeserializeOwned};
-
-use super::{
-    owned::SpecHash,
-    store::{Projection, Store},
-};
 
 /// An object as JSON.
 pub struct JsonObject {
@@ -89,10 +88,11 @@ impl<K> JsonStore<K> {
 
 #[cfg(test)]
 mod tests {
-    use gputenancy_engine::projection::{SlimQuota, strip_metadata};
+    use gputenancy_cluster::watch::Writer;
+    use gputenancy_crds::projection::{SlimQuota, strip_metadata};
     use serde_json::json;
 
-    use super::{super::store::Writer, *};
+    use super::*;
 
     fn quota(version: &str, pods: &str) -> SlimQuota {
         serde_json::from_value(json!({

@@ -4,12 +4,9 @@
 
 pub mod api_endpoints;
 mod json_store;
-mod owned;
 pub mod pull;
 mod refusals;
-mod store;
 mod triggers;
-mod watch;
 
 use std::{collections::BTreeSet, fmt::Debug, sync::Arc};
 
@@ -27,27 +24,24 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 
-use gputenancy_engine::{
-    maintenance::MaintenanceRequest,
-    ownership::DRA_DRIVER,
-    projection::{
-        SlimAgentPod, SlimNamespace, SlimNode, SlimPod, SlimQuota, SlimSlice, project_agent_pod, project_namespace,
-        project_node, project_pod, project_tenant, projected, strip_metadata,
-    },
+use gputenancy_cluster::{
+    rights::operator::Locations,
+    wanted::{Owned, OwnedObject},
+    watch::{self, Change, Projection, Restarts, Store, Watch},
 };
-use gputenancy_rights::operator::Locations;
+use gputenancy_crds::projection::{
+    SlimAgentPod, SlimNamespace, SlimNode, SlimPod, SlimQuota, SlimSlice, project_agent_pod, project_namespace,
+    project_node, project_pod, project_tenant, projected, strip_metadata,
+};
+use gputenancy_engine::{maintenance::MaintenanceRequest, ownership::DRA_DRIVER};
 
 pub use api_endpoints::{ApiEndpoint, SlimEndpoints, SlimService};
 use json_store::JsonObject;
 pub use json_store::JsonStore;
-pub use owned::{Owned, OwnedObject, SpecHash, version};
 pub use pull::{PullCaches, SlimAccount, SlimSecret};
 pub use refusals::{ControllerRef, QuotaRefusal, Refusals};
-pub use store::{Change, Key, Reading, Store};
 use triggers::distinct;
 pub use triggers::{Trigger, Triggers};
-use watch::Watch;
-pub use watch::differs;
 
 /// The stores.
 #[derive(Clone)]
@@ -243,21 +237,17 @@ fn tenants(client: &Client, triggers: &Triggers) -> reflector::Store<GpuTenant> 
     let (store, writer) = reflector::store();
     let triggers = triggers.clone();
     let api = Api::<Unmanaged<DeserializeGuard<GpuTenant>>>::all(client.clone());
-    let events = watcher(api, watcher::Config::default().streaming_lists()).backoff(watch::backoff());
-    let events = events.map_ok(valid_tenant).reflect(writer);
+    let events =
+        watch::events(api, watcher::Config::default(), watch::LONGEST_DELAY).map_ok(valid_tenant).reflect(writer);
     tokio::spawn(async move {
-        let mut events = std::pin::pin!(events);
+        let (mut events, mut restarts) = (std::pin::pin!(events), Restarts::new("gputenants"));
         while let Some(event) = events.next().await {
-            let trigger = match event {
-                Ok(watcher::Event::Apply(tenant) | watcher::Event::Delete(tenant)) => {
+            let trigger = match restarts.note(event) {
+                Some(watcher::Event::Apply(tenant) | watcher::Event::Delete(tenant)) => {
                     Trigger::Tenant(tenant.name_any())
                 }
-                Ok(watcher::Event::InitDone) => Trigger::AllTenants,
-                Ok(watcher::Event::Init | watcher::Event::InitApply(_)) => continue,
-                Err(error) => {
-                    watch::log_restart("gputenants", &error);
-                    continue;
-                }
+                Some(watcher::Event::InitDone) => Trigger::AllTenants,
+                Some(watcher::Event::Init | watcher::Event::InitApply(_)) | None => continue,
             };
             triggers.fleet.notify_one();
             drop(triggers.tenants.send(trigger));
@@ -330,7 +320,7 @@ fn owned<K>(resource: &'static str, client: &Client, selector: &str, triggers: &
 where
     K: Owned + Clone + Debug + Send + Sync + 'static,
 {
-    let projection = store::Projection {
+    let projection = Projection {
         keep: |object: Unmanaged<K>| Some(OwnedObject::of(&object.0)),
         differs: |old: &OwnedObject, new| old.content != new.content,
         group: |_| None,

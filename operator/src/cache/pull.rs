@@ -6,9 +6,11 @@ use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
 };
 
-use gputenancy_crds::names;
-use gputenancy_engine::projection::strip_metadata;
-use gputenancy_rights::operator::Locations;
+use gputenancy_cluster::{
+    rights::operator::Locations,
+    watch::{Store, Watch},
+};
+use gputenancy_crds::{names, projection::strip_metadata};
 use k8s_openapi::{
     ByteString,
     api::core::v1::{Secret, ServiceAccount},
@@ -16,7 +18,7 @@ use k8s_openapi::{
 use kube::{Api, Client, Resource, api::ObjectMeta};
 use serde::{Deserialize, Deserializer, de::Error as _};
 
-use super::{store::Store, triggers::Triggers, watch::Watch};
+use super::triggers::Triggers;
 
 /// Type of a Secret for pulling images.
 pub const TYPE: &str = "kubernetes.io/dockerconfigjson";

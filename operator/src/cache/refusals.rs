@@ -9,6 +9,7 @@ use std::{
 };
 
 use futures::StreamExt as _;
+use gputenancy_cluster::watch::{LONGEST_DELAY, Restarts, events};
 use gputenancy_crds::{
     quantity::Amount,
     quota_refusal::{self, QuotaAmounts},
@@ -18,15 +19,10 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{MicroTime, Time},
     jiff::Timestamp,
 };
-use kube::{
-    Api, Client, Resource,
-    api::ObjectMeta,
-    runtime::{WatchStreamExt as _, watcher},
-};
+use kube::{Api, Client, Resource, api::ObjectMeta, runtime::watcher};
 use serde::Deserialize;
 use tokio::sync::watch;
 
-use super::watch::{backoff, log_restart};
 use crate::object_name::ObjectName;
 
 /// Longest text of amounts. Notes of Kubernetes' controllers have at most 1 KiB.
@@ -150,25 +146,26 @@ pub struct Refusals {
 impl Refusals {
     /// Starts the watch, in a task that ends with the runtime; calls `changed` with each namespace whose refusals have changed.
     pub fn start(client: &Client, changed: impl Fn(String) + Send + 'static) -> Self {
-        let config = watcher::Config::default().fields("reason=FailedCreate,type=Warning").streaming_lists();
-        let mut events = Box::pin(watcher(Api::<SlimEvent>::all(client.clone()), config).backoff(backoff()));
+        let config = watcher::Config::default().fields("reason=FailedCreate,type=Warning");
+        let mut events = Box::pin(events(Api::<SlimEvent>::all(client.clone()), config, LONGEST_DELAY));
         let (listed, ready) = watch::channel(false);
         let refusals = Self { entries: Arc::default(), ready };
         let (entries, mut relisted) = (refusals.entries.clone(), Entries::default());
         tokio::spawn(async move {
+            let mut restarts = Restarts::new("events");
             while let Some(event) = events.next().await {
-                let namespaces: BTreeSet<String> = match event {
-                    Ok(watcher::Event::Apply(event)) => lock(&entries).apply(&event).into_iter().collect(),
-                    Ok(watcher::Event::Delete(event)) => lock(&entries).delete(&event).into_iter().collect(),
-                    Ok(watcher::Event::Init) => {
+                let namespaces: BTreeSet<String> = match restarts.note(event) {
+                    Some(watcher::Event::Apply(event)) => lock(&entries).apply(&event).into_iter().collect(),
+                    Some(watcher::Event::Delete(event)) => lock(&entries).delete(&event).into_iter().collect(),
+                    Some(watcher::Event::Init) => {
                         relisted = Entries::default();
                         continue;
                     }
-                    Ok(watcher::Event::InitApply(event)) => {
+                    Some(watcher::Event::InitApply(event)) => {
                         relisted.apply(&event);
                         continue;
                     }
-                    Ok(watcher::Event::InitDone) => {
+                    Some(watcher::Event::InitDone) => {
                         let new = std::mem::take(&mut relisted);
                         let mut namespaces: BTreeSet<String> = new.namespaces.keys().cloned().collect();
                         let old = std::mem::replace(&mut *lock(&entries), new);
@@ -176,10 +173,7 @@ impl Refusals {
                         listed.send_replace(true);
                         namespaces
                     }
-                    Err(error) => {
-                        log_restart("events", &error);
-                        continue;
-                    }
+                    None => continue,
                 };
                 namespaces.into_iter().for_each(&changed);
             }

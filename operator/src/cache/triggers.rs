@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::{Notify, mpsc};
 
-use super::store::Change;
+use gputenancy_cluster::watch::Change;
 
 /// Tenants to reconcile.
 #[derive(Clone, Debug, PartialEq, Eq)]

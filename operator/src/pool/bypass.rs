@@ -19,7 +19,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
 use super::{inventory::Inventory, node_views::NodeViews, ownership::Ownership, pod_index::PodIndex};
-use crate::plan::{NodeName, PodName};
+use gputenancy_crds::ids::{NodeName, PodName};
 
 /// What is done about bypasses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

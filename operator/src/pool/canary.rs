@@ -9,11 +9,13 @@ use kube::ResourceExt as _;
 use serde_json::json;
 
 use super::{inventory::Inventory, ownership::Ownership};
-use crate::plan::{GpuKey, NodeName, PodName};
+use gputenancy_crds::{
+    ids::{GpuKey, NodeName, PodName},
+    projection::{SlimContainerState, SlimPod},
+};
 use gputenancy_engine::{
     change::{CanaryOutcome, CanaryPod, CanaryRequest, ChangeDecision},
     label,
-    projection::{SlimContainerState, SlimPod},
 };
 
 /// Priority class and service account of canary pods, both parts of the chart.

@@ -32,8 +32,9 @@ use super::{
 };
 use crate::{
     fleet_view::FleetView,
-    plan::{GpuKey, GpuPlan, NodeName, Planner, PodName, PoolName},
+    plan::{GpuPlan, Planner},
 };
+use gputenancy_crds::ids::{GpuKey, NodeName, PodName, PoolName};
 use gputenancy_engine::{adoption, change::ChangeDecision, demand::Demands, fleet::Fleet, partitioner::MigConfigs};
 
 /// Everything that is to be written.

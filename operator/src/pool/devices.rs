@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use gputenancy_crds::{Capacity, DeviceOwner, DeviceState, GpuNode, GpuSpec, GpuState, Health, names};
 
-use gputenancy_engine::projection::SlimPod;
+use gputenancy_crds::projection::SlimPod;
 
 use super::pod_index::PodIndex;
 use crate::fleet_view::Claim;

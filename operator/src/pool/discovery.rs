@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use gputenancy_crds::{Board, BoardProfile, GpuNodeStatus, names};
 use kube::ResourceExt as _;
 
-use gputenancy_engine::{label, projection::SlimNode};
+use gputenancy_crds::projection::SlimNode;
+use gputenancy_engine::label;
 
 /// Label by which gpu-feature-discovery tells when it looked last.
 const LOOKED: &str = "nvidia.com/gfd.timestamp";

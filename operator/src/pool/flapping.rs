@@ -1,5 +1,6 @@
 //! Guarantees that flap, for the status of the pools that offer their profiles, and for tenants.
 
+use gputenancy_cluster::events::EventType;
 use gputenancy_crds::{
     FlappingGuarantee, GpuPool,
     condition::{self, ConditionUpdate},
@@ -9,7 +10,6 @@ use gputenancy_engine::{
     demand::{Demands, Flapping},
     fleet::Fleet,
 };
-use gputenancy_service::events::EventType;
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{Condition, Time},
     jiff::Timestamp,

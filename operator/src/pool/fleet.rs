@@ -2,23 +2,21 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use gputenancy_crds::{GpuPool, GpuPoolStatus, GpuProfile, GpuProfileStatus, GpuTenant, names};
+use gputenancy_cluster::watch::{Reading, Store, differs};
+use gputenancy_crds::{GpuPool, GpuPoolStatus, GpuProfile, GpuProfileStatus, GpuTenant, names, projection::SlimPod};
 use gputenancy_engine::{
     fleet::{Fleet, dra_node},
     liveness, maintenance,
     namespace_owners::foreign,
     partitioner::MigConfigs,
     plugin::PluginConfigs,
-    projection::SlimPod,
 };
 use k8s_openapi::{api::core::v1::ConfigMap, jiff::Timestamp};
 use kube::ResourceExt;
 
 use super::{agents::AbsentAgents, decide::FleetDecision};
-use crate::{
-    cache::{self, Caches, Reading, Store},
-    plan::PodName,
-};
+use crate::cache::Caches;
+use gputenancy_crds::ids::PodName;
 
 /// The fleet as it was read last. What has not been written since is not read again.
 #[derive(Debug, Default)]
@@ -54,12 +52,12 @@ impl DecidedStatuses {
     fn is_own_pool(&self, old: &GpuPool, new: &GpuPool) -> bool {
         new.spec.rollout.is_none()
             && new.status.as_ref() == self.pools.get(&new.name_any())
-            && !cache::differs(&GpuPool { status: new.status.clone(), ..old.clone() }, new)
+            && !differs(&GpuPool { status: new.status.clone(), ..old.clone() }, new)
     }
 
     fn is_own_profile(&self, old: &GpuProfile, new: &GpuProfile) -> bool {
         new.status.as_ref() == self.profiles.get(&new.name_any())
-            && !cache::differs(&GpuProfile { status: new.status.clone(), ..old.clone() }, new)
+            && !differs(&GpuProfile { status: new.status.clone(), ..old.clone() }, new)
     }
 }
 

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use gputenancy_crds::{GpuSpec, Layout};
 
 use super::partitioner;
-use crate::plan::{Cluster, GpuKey, GpuPlan, NodeName, Plan, Planned, Planner, PoolName, Problem, Snapshot, Why};
+use crate::plan::{Cluster, GpuPlan, Plan, Planned, Planner, Problem, Snapshot, Why};
+use gputenancy_crds::ids::{GpuKey, NodeName, PoolName};
 use gputenancy_engine::{fleet::Fleet, partitioner::effects};
 
 /// The plan, which is made once for the fleet.

@@ -26,7 +26,8 @@ use super::{
     urgent::{self, Urgent},
     visits::Names,
 };
-use crate::plan::{GpuKey, GpuPlan, Plan, PodName, PoolName, TenantFacts};
+use crate::plan::{GpuPlan, Plan, TenantFacts};
+use gputenancy_crds::ids::{GpuKey, PodName, PoolName};
 use gputenancy_engine::{
     change::{
         self, CanaryPod, ChangeCandidate, ChangeDecision, ChangeObservation, EvictionNotice, Policy, Window,

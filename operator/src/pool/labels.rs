@@ -6,8 +6,11 @@ use gputenancy_crds::{ChangePhase, GpuNode, names};
 use kube::ResourceExt as _;
 
 use super::{discovery, node_views::NodeViews, ownership::Ownership, plugin_configs, visits::Names};
-use crate::plan::{NodeName, PoolName};
-use gputenancy_engine::{fleet::Fleet, plugin::is_key, projection::SlimNode};
+use gputenancy_crds::{
+    ids::{NodeName, PoolName},
+    projection::SlimNode,
+};
+use gputenancy_engine::{fleet::Fleet, plugin::is_key};
 
 /// Value of the label `layout.state` while a GPU of the node changes.
 const CHANGING: &str = "changing";

@@ -5,6 +5,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
+use gputenancy_cluster::events::EventType;
 use gputenancy_crds::{
     condition::{self, ConditionUpdate},
     reasons::{self, Reason},
@@ -13,11 +14,10 @@ use gputenancy_engine::{
     fleet::Fleet,
     verdict::{Settled, settle},
 };
-use gputenancy_service::events::EventType;
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
 
 use super::{gpu_marks::GpuMarks, tolerated::Tolerated, visits::Names};
-use crate::plan::NodeName;
+use gputenancy_crds::ids::NodeName;
 
 /// Nodes of the pool are no supply for new demand, because others say so.
 pub const NODES_MARKED: &str = "NodesMarked";

@@ -48,8 +48,8 @@ use std::{
     time::Duration,
 };
 
+use gputenancy_cluster::events::Publisher;
 use gputenancy_crds::ChangePhase;
-use gputenancy_service::events::Publisher;
 use k8s_openapi::jiff::Timestamp;
 use tokio::{
     sync::{Notify, watch},

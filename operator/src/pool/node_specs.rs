@@ -20,14 +20,16 @@ use super::{
     partitioner::Requests,
     visits::Names,
 };
-use crate::plan::{GpuKey, NodeName};
+use gputenancy_crds::{
+    ids::{GpuKey, NodeName},
+    projection::SlimNode,
+};
 use gputenancy_engine::{
     adoption,
     change::{ChangeDecision, Eviction},
     fleet::Fleet,
     partitioner::{self, RequestDecision},
     plugin::{self, PluginDecision, PluginObservation},
-    projection::SlimNode,
     verdict::{self, ClearedFaults, cleared_faults},
 };
 

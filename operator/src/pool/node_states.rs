@@ -7,11 +7,8 @@ use std::{
     sync::Arc,
 };
 
-use gputenancy_crds::{GpuNode, names};
-use gputenancy_engine::{
-    fleet::{Fleet, NodeState},
-    projection::SlimNode,
-};
+use gputenancy_crds::{GpuNode, names, projection::SlimNode};
+use gputenancy_engine::fleet::{Fleet, NodeState};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 

@@ -6,10 +6,8 @@ use gputenancy_crds::{ChangePhase, GpuNode, Isolation};
 use gputenancy_engine::fingerprint::fingerprint;
 
 use super::{devices::NodeDevices, discovery, enforcement};
-use crate::{
-    fleet_view::MemoryLimit,
-    plan::{PoolName, plain},
-};
+use crate::{fleet_view::MemoryLimit, plan::plain};
+use gputenancy_crds::ids::PoolName;
 
 /// What follows from one `GpuNode`.
 #[derive(Debug)]

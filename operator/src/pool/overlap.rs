@@ -15,7 +15,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
 use super::{canary, gpu_changes::ChangeInputs, node_specs::plugin_observation, pod_index::PodIndex, visits::Names};
-use crate::plan::GpuKey;
+use gputenancy_crds::ids::GpuKey;
 
 /// Decides about changes in progress on the visited nodes that several pools select.
 pub fn decisions(inputs: &ChangeInputs<'_>, pods: &PodIndex, visited: &Names) -> BTreeMap<GpuKey, ChangeDecision> {

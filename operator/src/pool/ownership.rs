@@ -7,7 +7,8 @@ use gputenancy_crds::{Advertiser, AllocationPolicy, GpuNode, GpuNodeSpec, GpuPoo
 use kube::ResourceExt as _;
 
 use super::{node_states::NodeStates, visits::Names};
-use crate::plan::{NodeName, PoolName, membership};
+use crate::plan::membership;
+use gputenancy_crds::ids::{NodeName, PoolName};
 use gputenancy_engine::{fleet::Fleet, partitioner};
 
 /// The owners of the GPUs of each node.

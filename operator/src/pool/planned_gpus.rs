@@ -12,7 +12,8 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
 use super::{fleet_plan::FleetPlan, inventory::Inventory, ownership::Ownership, partitioner};
-use crate::plan::{self, GpuKey, GpuPlan, NodeName};
+use crate::plan::{self, GpuPlan};
+use gputenancy_crds::ids::{GpuKey, NodeName};
 
 /// What the plan wants of a GPU, and what keeps it from it.
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]

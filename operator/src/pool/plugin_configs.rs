@@ -6,12 +6,12 @@ use gputenancy_crds::{Advertiser, ChangePhase, GpuNode, GpuSpec, Layout, names};
 use kube::ResourceExt as _;
 
 use super::ownership::Ownership;
-use crate::plan::{GpuKey, Plan};
+use crate::plan::Plan;
+use gputenancy_crds::{ids::GpuKey, projection::SlimNode};
 use gputenancy_engine::{
     change::ChangeDecision,
     fleet::Fleet,
     plugin::{PluginConfig, PluginConfigs, is_key},
-    projection::SlimNode,
 };
 
 /// Configs that have to be published.

@@ -5,15 +5,12 @@ use std::{
     sync::Arc,
 };
 
-use gputenancy_crds::names;
-use gputenancy_engine::{
-    fleet::{Fleet, priority},
-    projection::SlimPod,
-};
+use gputenancy_crds::{names, projection::SlimPod};
+use gputenancy_engine::fleet::{Fleet, priority};
 use kube::ResourceExt as _;
 
 use super::visits::changed;
-use crate::plan::PodName;
+use gputenancy_crds::ids::PodName;
 
 /// Pods by what they matter for.
 #[derive(Debug, Default)]

@@ -5,6 +5,7 @@ use std::{
     sync::Arc,
 };
 
+use gputenancy_cluster::events::EventType;
 use gputenancy_crds::{
     ChangePhase, GpuNode, GpuPool, Layout, LayoutMode, ProvenDefinition, RolloutStatus,
     condition::{self, ConditionUpdate},
@@ -16,7 +17,6 @@ use gputenancy_engine::{
     liveness::{GRACE_PERIOD, SLOT_TIMEOUT},
     rollout::{FailedChange, Names, RolloutGpu, RolloutInput, RolloutNode, Stage, stage},
 };
-use gputenancy_service::events::EventType;
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
 use kube::ResourceExt as _;
 

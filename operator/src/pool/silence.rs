@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gputenancy_cluster::events::EventType;
 use gputenancy_crds::{
     condition::{self, ConditionUpdate},
     reasons::{self, Reason},
 };
 use gputenancy_engine::liveness::{AgentState, GRACE_PERIOD, Liveness, SLOT_TIMEOUT};
-use gputenancy_service::events::EventType;
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
 
-use crate::plan::{NodeName, PoolName};
+use gputenancy_crds::ids::{NodeName, PoolName};
 
 /// Agents of the pool's nodes do not report.
 pub const AGENT_SILENT: &str = "AgentSilent";

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gputenancy_cluster::events::EventType;
 use gputenancy_crds::{
     ChangePhase, GpuPool, GpuPoolStatus, Health, PendingChange, PoolChange, PoolProfile, WindowTimes,
     condition::{ConditionUpdate, Overall, READY, merge},
     reasons::{self, Reason},
 };
-use gputenancy_service::events::EventType;
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{Condition, Time},
     jiff::{SignedDuration, Timestamp},
@@ -27,7 +27,8 @@ use super::{
     sums::PoolSums,
     tolerated::Tolerated,
 };
-use crate::plan::{GpuKey, NodeName, Plan, Problem, membership, resource_name};
+use crate::plan::{Plan, Problem, membership, resource_name};
+use gputenancy_crds::ids::{GpuKey, NodeName};
 use gputenancy_engine::{
     change::{ChangeDecision, Window, WindowError},
     demand::Demands,

@@ -5,10 +5,8 @@ use std::{collections::BTreeMap, fmt::Debug};
 use gputenancy_crds::{Capacity, ChangePhase, Isolation};
 
 use super::{devices::LeftOver, node_view::NodeView, pod_index::PodIndex};
-use crate::{
-    fleet_view::{Claim, MemoryLimit},
-    plan::PoolName,
-};
+use crate::fleet_view::{Claim, MemoryLimit};
+use gputenancy_crds::ids::PoolName;
 
 /// Totals over the views of nodes.
 #[derive(Debug, Default)]

@@ -7,8 +7,8 @@ use k8s_openapi::api::core::v1::Taint;
 use kube::ResourceExt as _;
 
 use super::{inventory::Inventory, ownership::Ownership, visits::Names};
-use crate::plan::NodeName;
-use gputenancy_engine::{fleet::Fleet, projection::SlimNode};
+use gputenancy_crds::{ids::NodeName, projection::SlimNode};
+use gputenancy_engine::fleet::Fleet;
 
 /// A write of a node's taints.
 #[derive(Clone, Debug, PartialEq)]

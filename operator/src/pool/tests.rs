@@ -39,7 +39,8 @@ use super::{
     inventory::Inventory,
     tolerated::Tolerated,
 };
-use crate::plan::{PodName, Snapshot};
+use crate::plan::Snapshot;
+use gputenancy_crds::ids::PodName;
 
 fn read<K: serde::de::DeserializeOwned>(value: Value) -> K {
     serde_json::from_value(value).unwrap()

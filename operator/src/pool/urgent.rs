@@ -10,7 +10,8 @@ use gputenancy_engine::change::{REASON_LIMIT, Window, WindowError};
 use kube::ResourceExt as _;
 
 use super::{inventory::Inventory, marks::Marks, ownership::Ownership};
-use crate::plan::{GpuKey, GpuPlan, Plan, resource_name};
+use crate::plan::{GpuPlan, Plan, resource_name};
+use gputenancy_crds::ids::GpuKey;
 
 /// GPUs whose change does not wait for a window, with the reason as a clause.
 pub type Urgent = BTreeMap<GpuKey, String>;

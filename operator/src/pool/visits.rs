@@ -9,10 +9,9 @@ use std::{
     sync::Arc,
 };
 
-use gputenancy_crds::{GpuNode, GpuPoolSpec, GpuProfileSpec};
+use gputenancy_crds::{GpuNode, GpuPoolSpec, GpuProfileSpec, projection::SlimNode};
 use gputenancy_engine::{
     fleet::Fleet, liveness::AgentPod, maintenance::Maintenances, partitioner::MigConfigs, plugin::PluginConfigs,
-    projection::SlimNode,
 };
 use kube::{Resource, ResourceExt as _};
 

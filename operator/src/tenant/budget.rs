@@ -5,11 +5,9 @@ use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
 };
 
-use gputenancy_engine::{
-    projection::{SlimPod, SlimQuota},
-    quota::{
-        self, Amounts, Cap, Limits, NamespaceQuota, Presence, QuotaDecision, QuotaState, write_fence::FencingToken,
-    },
+use gputenancy_crds::projection::{SlimPod, SlimQuota};
+use gputenancy_engine::quota::{
+    self, Amounts, Cap, Limits, NamespaceQuota, Presence, QuotaDecision, QuotaState, write_fence::FencingToken,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt as _;

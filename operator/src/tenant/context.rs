@@ -6,13 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gputenancy_cluster::error::sentence;
-use gputenancy_crds::{GpuTenant, names};
-use gputenancy_engine::{
+use gputenancy_cluster::{error::sentence, events::Publisher, wanted::version, watch::Store};
+use gputenancy_crds::{
+    GpuTenant, names,
     projection::{SlimNamespace, SlimQuota, tenant_of},
-    quota::write_fence::WriteFence,
 };
-use gputenancy_service::events::Publisher;
+use gputenancy_engine::quota::write_fence::WriteFence;
 use k8s_openapi::jiff::Timestamp;
 use kube::{Resource, ResourceExt as _, runtime::reflector::ObjectRef};
 use tokio::sync::watch;
@@ -29,7 +28,7 @@ use super::{
 };
 use crate::{
     apply::Writer,
-    cache::{Caches, QuotaRefusal, Store, Trigger, version},
+    cache::{Caches, QuotaRefusal, Trigger},
     fleet_view::FleetView,
     metrics::Metrics,
 };

@@ -1,10 +1,10 @@
 //! The managed objects of a namespace as they should be, and the writes that make them so. Pure.
 
+use gputenancy_cluster::wanted::{Owned, OwnedObject};
 use gputenancy_crds::Network;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 
 use super::{managed::Managed, network, observe::Observed, render, write::Write};
-use crate::cache::{Owned, OwnedObject};
 
 /// What to write so that an object is as it should be; `None`: it is, or it is the quota, whose limits depend on all namespaces.
 pub fn write(seen: &Observed, kind: Managed, namespace: &str) -> Option<Write> {

@@ -1,7 +1,7 @@
 //! Executes the writes of a tenant.
 
+use gputenancy_cluster::{events::EventType, wanted::version};
 use gputenancy_crds::{names, reasons};
-use gputenancy_service::events::EventType;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     apply::{Part, Writer},
-    cache::{SlimAccount, SlimSecret, version},
+    cache::{SlimAccount, SlimSecret},
 };
 
 /// Executes one write and reports its event, if it has one.

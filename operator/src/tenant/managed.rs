@@ -2,6 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
+use gputenancy_cluster::wanted::OwnedObject;
 use gputenancy_crds::{GpuGrant, names};
 use k8s_openapi::api::{
     core::v1::{LimitRange, ResourceQuota},
@@ -11,7 +12,7 @@ use k8s_openapi::api::{
 use kube::api::ApiResource;
 
 use super::render;
-use crate::cache::{Caches, OwnedObject};
+use crate::cache::Caches;
 
 /// An object that a namespace has at most once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -5,15 +5,14 @@ use std::{
     sync::Arc,
 };
 
+use gputenancy_cluster::wanted::{OwnedObject, version};
 pub use gputenancy_crds::quota::resource_key as quota_key;
 use gputenancy_crds::{
     GpuGrantSpec, GpuTenant, GrantedProfile, VIRTUAL_CLUSTER_FINALIZER, names,
+    projection::{SlimNamespace, SlimQuota, tenant_of},
     reasons::{self, Reason},
 };
-use gputenancy_engine::{
-    projection::{SlimNamespace, SlimQuota, tenant_of},
-    quota::{Amounts, unknown_weight_message},
-};
+use gputenancy_engine::quota::{Amounts, unknown_weight_message};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
@@ -22,7 +21,7 @@ use super::{
     versions::Written,
 };
 use crate::{
-    cache::{ApiEndpoint, OwnedObject, SlimAccount, SlimSecret, pull::Source, version},
+    cache::{ApiEndpoint, SlimAccount, SlimSecret, pull::Source},
     fleet_view::FleetView,
     plan::Problem,
 };

@@ -9,10 +9,8 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_engine::{
-    projection::SlimPod,
-    quota::{self, Amounts, DemandStage, PodDemand, QuotaState},
-};
+use gputenancy_crds::projection::SlimPod;
+use gputenancy_engine::quota::{self, Amounts, DemandStage, PodDemand, QuotaState};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::{

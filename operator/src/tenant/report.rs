@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use gputenancy_cluster::events::{EventType, Notice};
 use gputenancy_crds::{
     GpuTenant, GpuTenantStatus, condition,
     reasons::{self, Reason},
 };
-use gputenancy_service::events::{EventType, Notice};
 use kube::{Resource as _, ResourceExt as _};
 
 use super::{Context, TenantError, earlier_access::EARLIER_ACCESS, failed, observe::Observed, status, write::Write};

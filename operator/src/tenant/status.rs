@@ -173,7 +173,7 @@ fn namespaces(seen: &Observed) -> ConditionUpdate {
 fn conflict(seen: &Observed, name: &str) -> (Reason, String) {
     let because = |message: &str| (reasons::NAMESPACE_CONFLICT, message.to_owned());
     let Some(namespace) = seen.namespaces.get(name) else { return because("does not exist") };
-    if let Some(tenant) = gputenancy_engine::projection::tenant_of(&**namespace) {
+    if let Some(tenant) = gputenancy_crds::projection::tenant_of(&**namespace) {
         return because(&format!("belongs to tenant {tenant}: choose another name in spec.namespaces"));
     }
     if name == seen.operator_namespace {

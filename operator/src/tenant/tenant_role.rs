@@ -3,6 +3,7 @@
 
 use std::fmt::Debug;
 
+use gputenancy_cluster::wanted::{Owned, OwnedObject};
 use gputenancy_crds::{GROUP, GpuTenant};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, RoleRef, Subject};
 use kube::{Api, Resource, ResourceExt as _, api::ObjectMeta, core::ClusterResourceScope};
@@ -14,10 +15,7 @@ use super::{
     render::{RBAC, labels, subject},
     versions::Written,
 };
-use crate::{
-    apply::Part,
-    cache::{Owned, OwnedObject},
-};
+use crate::apply::Part;
 
 /// Start of the names of both objects; the chart's policies confine the operator to it.
 const PREFIX: &str = "gputenancy-tenant-";

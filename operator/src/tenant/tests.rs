@@ -5,8 +5,11 @@ use std::{
     sync::Arc,
 };
 
-use gputenancy_crds::{GpuGrant, GpuTenant, Trust};
-use gputenancy_engine::projection::{SlimNamespace, SlimQuota};
+use gputenancy_cluster::wanted::OwnedObject;
+use gputenancy_crds::{
+    GpuGrant, GpuTenant, Trust,
+    projection::{SlimNamespace, SlimQuota},
+};
 use k8s_openapi::{
     api::{core::v1::LimitRange, networking::v1::NetworkPolicy, rbac::v1::RoleBinding},
     jiff::Timestamp,
@@ -26,7 +29,7 @@ use super::{
     write::Write,
 };
 use crate::{
-    cache::{ApiEndpoint, ControllerRef, OwnedObject, pull::Named},
+    cache::{ApiEndpoint, ControllerRef, pull::Named},
     fleet_view::{Contract, FleetView, ProfileView, TenantView},
     object_name::ObjectName,
 };

@@ -1,7 +1,7 @@
 //! The backend `Helm`: this program applies the rendered objects itself.
 
+use gputenancy_cluster::events::EventType;
 use gputenancy_crds::{GpuTenant, reasons};
-use gputenancy_service::events::EventType;
 
 use crate::{
     context::{Context, Memory},

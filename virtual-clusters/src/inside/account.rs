@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use gputenancy_cluster::write::{FieldManager, present};
 use k8s_openapi::api::{
     authentication::v1::{TokenRequest, TokenRequestSpec},
     core::v1::ServiceAccount,
@@ -10,7 +11,7 @@ use k8s_openapi::api::{
 use k8s_openapi::jiff::Timestamp;
 use kube::{
     Api, Client,
-    api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ObjectMeta, PostParams},
 };
 use serde_json::json;
 
@@ -28,13 +29,13 @@ pub struct Token {
 /// Makes the account and its binding, unless they are right, and returns the account's uid.
 pub async fn ensure(client: &Client, cluster_role: &str) -> Result<String, String> {
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), INSIDE_NAMESPACE);
-    let params = PatchParams::apply(MANAGER).force();
+    let manager = FieldManager::new(MANAGER);
     let what = format!("the team's account {INSIDE_NAMESPACE}/{INSIDE_ACCOUNT}");
     let account = if let Some(account) = bounded(&what, accounts.get_opt(INSIDE_ACCOUNT)).await? {
         account
     } else {
-        let object = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": INSIDE_ACCOUNT}});
-        bounded(&what, accounts.patch(INSIDE_ACCOUNT, &params, &Patch::Apply(object))).await?
+        let object = json!({"metadata": {"name": INSIDE_ACCOUNT}});
+        bounded(&what, manager.apply_fields(&accounts, INSIDE_ACCOUNT, object)).await?
     };
     let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
     let what = format!("the binding of {INSIDE_ACCOUNT}");
@@ -45,7 +46,7 @@ pub async fn ensure(client: &Client, cluster_role: &str) -> Result<String, Strin
         bounded(&what, bindings.delete(INSIDE_ACCOUNT, &DeleteParams::default())).await?;
     }
     if present.is_none_or(|p| p.role_ref != wanted.role_ref || p.subjects != wanted.subjects) {
-        bounded(&what, bindings.patch(INSIDE_ACCOUNT, &params, &Patch::Apply(&wanted))).await?;
+        bounded(&what, manager.apply(&bindings, INSIDE_ACCOUNT, &wanted)).await?;
     }
     account.metadata.uid.ok_or_else(|| format!("the team's account {INSIDE_ACCOUNT} has no uid"))
 }
@@ -55,17 +56,10 @@ pub async fn remove(client: &Client) -> Result<(), String> {
     let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), INSIDE_NAMESPACE);
     let params = DeleteParams::default();
-    let binding = async { gone(bindings.delete(INSIDE_ACCOUNT, &params).await) };
+    let binding = async { present(bindings.delete(INSIDE_ACCOUNT, &params).await) };
     bounded(&format!("deleting the binding of {INSIDE_ACCOUNT}"), binding).await?;
-    let account = async { gone(accounts.delete(INSIDE_ACCOUNT, &params).await) };
-    bounded(&format!("deleting the team's account {INSIDE_NAMESPACE}/{INSIDE_ACCOUNT}"), account).await
-}
-
-fn gone<T>(result: kube::Result<T>) -> kube::Result<()> {
-    match result {
-        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-        other => other.map(drop),
-    }
+    let account = async { present(accounts.delete(INSIDE_ACCOUNT, &params).await) };
+    bounded(&format!("deleting the team's account {INSIDE_NAMESPACE}/{INSIDE_ACCOUNT}"), account).await.map(drop)
 }
 
 fn binding(cluster_role: &str) -> ClusterRoleBinding {

@@ -6,13 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gputenancy_cluster::write::{FieldManager, present};
 use gputenancy_crds::{GpuTenant, names::is_gpu_resource};
 use http::Request;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::{
-    Api, Client,
-    api::{Patch, PatchParams},
-};
+use kube::{Api, Client};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -198,14 +196,9 @@ pub async fn show(client: &Client, nodes: &Nodes, budget: &Amounts, requests: &R
     for node in nodes.iter().take(MOST_NODES) {
         let name = node.metadata.name.as_str();
         let Some(patch) = shown.get(name).and_then(|amounts| patch(node, amounts)) else { continue };
-        let params = PatchParams { field_manager: Some(MANAGER.into()), ..PatchParams::default() };
-        let changed = async {
-            match api.patch_status(name, &params, &Patch::Merge(patch)).await {
-                // the syncer deletes nodes without pods
-                Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-                other => other.map(drop),
-            }
-        };
+        let manager = FieldManager::new(MANAGER);
+        // the syncer deletes nodes without pods
+        let changed = async { present(manager.merge_status(&api, name, &patch).await) };
         bounded("changing a node of the virtual cluster", changed).await?;
     }
     Ok(nodes.len())

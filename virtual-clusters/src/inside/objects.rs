@@ -2,12 +2,10 @@
 
 use std::{collections::BTreeMap, fmt::Debug};
 
+use gputenancy_cluster::write::{FieldManager, present};
 use gputenancy_crds::names as labels;
 use http::Request;
-use kube::{
-    Api, Client, Resource,
-    api::{DeleteParams, Patch, PatchParams},
-};
+use kube::{Api, Client, Resource, api::DeleteParams};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -46,13 +44,7 @@ pub enum Conflict {
 /// The object at this path, if it exists.
 pub async fn read<T: DeserializeOwned>(client: &Client, what: &str, path: &str) -> Result<Option<T>, String> {
     let request = Request::get(path).body(Vec::new()).map_err(|error| format!("{what}: {error}"))?;
-    let read = async {
-        match client.request::<T>(request).await {
-            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
-            answer => answer.map(Some),
-        }
-    };
-    bounded(what, read).await
+    bounded(what, async { present(client.request::<T>(request).await) }).await
 }
 
 /// Applies an object. One that cannot be changed, such as an immutable `ConfigMap` or a `RuntimeClass` with another handler, is made again.
@@ -60,10 +52,9 @@ pub async fn apply<K>(api: &Api<K>, what: &str, name: &str, object: &Value) -> R
 where
     K: Resource + Clone + DeserializeOwned + Debug,
 {
-    let params = PatchParams::apply(MANAGER).force();
-    let patch = Patch::Apply(object);
+    let manager = FieldManager::new(MANAGER);
     let first = async {
-        match api.patch_metadata(name, &params, &patch).await {
+        match manager.apply(api, name, object).await {
             Err(kube::Error::Api(status)) if status.is_invalid() => Ok(false),
             answer => answer.map(|_| true),
         }
@@ -72,7 +63,7 @@ where
         return Ok(());
     }
     bounded(what, delete(api, name)).await?;
-    bounded(what, api.patch_metadata(name, &params, &patch)).await.map(drop)
+    bounded(what, manager.apply(api, name, object)).await.map(drop)
 }
 
 /// Deletes an object, if it exists.
@@ -80,8 +71,5 @@ pub async fn delete<K>(api: &Api<K>, name: &str) -> kube::Result<()>
 where
     K: Clone + DeserializeOwned + Debug,
 {
-    match api.delete(name, &DeleteParams::default()).await {
-        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-        answer => answer.map(drop),
-    }
+    present(api.delete(name, &DeleteParams::default()).await).map(drop)
 }

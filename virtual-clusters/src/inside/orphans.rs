@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gputenancy_engine::virtual_pod::{HostPod, Origin, attribute};
+use gputenancy_crds::virtual_pod::{HostPod, Origin, attribute};
 use http::header::ACCEPT;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;

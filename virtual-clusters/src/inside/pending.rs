@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::{
     GpuTenant, GpuUse, reasons,
+    virtual_pod::{HostPod, Origin, attribute},
     words::{are, counted},
 };
-use gputenancy_engine::virtual_pod::{HostPod, Origin, attribute};
 use k8s_openapi::{
     api::core::v1::Pod,
     jiff::{SignedDuration, Timestamp},

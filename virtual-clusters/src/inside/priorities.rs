@@ -8,11 +8,15 @@
 
 use std::time::{Duration, Instant};
 
+use gputenancy_cluster::{
+    wanted::includes,
+    write::{self, FieldManager},
+};
 use gputenancy_crds::names as labels;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::{
     Api, Client,
-    api::{ApiResource, DynamicObject, Patch, PatchParams},
+    api::{ApiResource, DynamicObject},
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -23,7 +27,6 @@ use super::{
 };
 use crate::{
     cluster::{Priorities, Priority},
-    live,
     names::{MANAGED_BY, MANAGER},
 };
 
@@ -181,20 +184,15 @@ async fn carry(client: &Client, wanted: bool) -> Result<bool, String> {
         let api = Api::<DynamicObject>::all_with(client.clone(), &resource);
         match present {
             Some(live) if !wanted && live.metadata.is_ours() => bounded(&what, delete(&api, POLICY)).await?,
-            Some(live) if live::includes(&live.spec, &spec) => {}
+            Some(live) if includes(&live.spec, &spec) => {}
             _ if wanted => {
                 let object = json!({
                     "apiVersion": resource.api_version, "kind": kind, "spec": spec,
                     "metadata": {"name": POLICY, "labels": {labels::MANAGED_BY_LABEL: MANAGED_BY}},
                 });
-                let applied = async {
-                    match api.patch_metadata(POLICY, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&object)).await
-                    {
-                        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(false),
-                        answer => answer.map(|_| true),
-                    }
-                };
-                if !bounded(&what, applied).await? {
+                let manager = FieldManager::new(MANAGER);
+                let applied = async { write::present(manager.apply(&api, POLICY, &object).await) };
+                if bounded(&what, applied).await?.is_none() {
                     return Ok(false);
                 }
             }

@@ -3,8 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gputenancy_crds::{RefusedPod, RefusedPods};
-use gputenancy_engine::virtual_pod::{HostPod, Origin, attribute};
+use gputenancy_crds::{
+    RefusedPod, RefusedPods,
+    virtual_pod::{HostPod, Origin, attribute},
+};
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
 
 use super::{orphans::PodInside, refusals::Refusal};

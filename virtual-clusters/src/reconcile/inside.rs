@@ -2,9 +2,8 @@
 
 use std::time::Instant;
 
-use gputenancy_cluster::error::sentence;
+use gputenancy_cluster::{error::sentence, events::EventType};
 use gputenancy_crds::{GpuTenant, VirtualCluster, VirtualClusterBackend, reasons};
-use gputenancy_service::events::EventType;
 use k8s_openapi::{
     api::core::v1::Pod,
     jiff::{SignedDuration, Timestamp},

@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use gputenancy_cluster::error::sentence;
+use gputenancy_cluster::{error::sentence, events::EventType};
 use gputenancy_crds::{GpuTenant, VirtualCluster, VirtualClusterStatus, reasons};
-use gputenancy_service::events::EventType;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde_json::Value;

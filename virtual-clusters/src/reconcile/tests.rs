@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use gputenancy_cluster::testing::{Answer, MockServer, Request};
+use gputenancy_cluster::{
+    events::Publisher,
+    testing::{Answer, MockServer, Request},
+};
 use gputenancy_crds::{GpuTenantSpec, GpuTenantStatus, TenantNamespace};
-use gputenancy_service::events::Publisher;
 use serde_json::{Value, json};
 
 mod upgrades;

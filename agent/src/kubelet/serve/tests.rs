@@ -256,7 +256,7 @@ async fn allocated_device_is_refused_while_kubelet_does_not_answer() {
     assert!(refusal.message().starts_with(message), "{}", refusal.message());
     assert!(kubelet.allocate(allocate(&["GPU-1"])).await.is_ok(), "not allocated before");
     let counted = r#"gputenancy_agent_refused_allocations_total{reason="Unknown"} 1"#;
-    assert!(gputenancy_service::endpoints::text(fixture.plugin.metrics.registry()).unwrap().contains(counted));
+    assert!(gputenancy_cluster::service::endpoints::text(fixture.plugin.metrics.registry()).unwrap().contains(counted));
     server.stop().await;
 }
 
@@ -282,7 +282,7 @@ async fn device_in_use_by_another_pod_is_refused_and_another_one_preferred() {
         not list as the owner (command python): it is free when that process has ended; wait, or end it";
     assert_eq!(refusal.message(), message);
     let counted = r#"gputenancy_agent_refused_allocations_total{reason="InUse"} 1"#;
-    assert!(gputenancy_service::endpoints::text(fixture.plugin.metrics.registry()).unwrap().contains(counted));
+    assert!(gputenancy_cluster::service::endpoints::text(fixture.plugin.metrics.registry()).unwrap().contains(counted));
     assert!(kubelet.allocate(allocate(&["GPU-1"])).await.is_ok(), "no process uses it");
     std::fs::write(fixture.folder.path().join("proc/7/stat"), "7 (python) Z 1").unwrap();
     assert!(kubelet.allocate(allocate(&["GPU-0"])).await.is_ok(), "the process has ended");

@@ -299,10 +299,10 @@ fn test_pod_checks_the_rights_of_the_operator_as_the_operator() {
         assert_eq!(pod["spec"]["serviceAccountName"], operator["serviceAccountName"]);
         assert_eq!((&test["image"], &test["securityContext"]), (&run["image"], &run["securityContext"]));
         assert_eq!(test["args"], json!(["rights"]));
-        // the variables that rights/src/locations.rs reads
+        // the variables that cluster/src/rights/locations.rs reads
         let env = run["env"].as_array().unwrap();
         assert!(test["env"].as_array().unwrap().iter().all(|variable| env.contains(variable)), "{test}");
-        let locations = fs::read_to_string(product::root().join("rights/src/locations.rs")).unwrap();
+        let locations = fs::read_to_string(product::root().join("cluster/src/rights/locations.rs")).unwrap();
         let read = locations.split("env = \"").skip(1).filter_map(|rest| rest.split('"').next());
         let read: BTreeSet<&str> = read.collect();
         let has = |name: &&str| test["env"].as_array().unwrap().iter().any(|variable| variable["name"] == **name);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gputenancy_plan::{GpuKey, NodeName};
+use gputenancy_crds::ids::{GpuKey, NodeName};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 /// What a GPU waits for that [`admit`] and [`admit_node`] leave out.

@@ -3,9 +3,10 @@
 use std::fmt;
 
 use gputenancy_crds::{
-    AgentStep, Change, DeviceState, GpuSpec, GpuState, Health, Holder, InstanceSpec, Layout, names, slice_of,
+    AgentStep, Change, DeviceState, GpuSpec, GpuState, Health, Holder, InstanceSpec, Layout, ids::PodName, names,
+    slice_of,
 };
-use gputenancy_plan::{PodName, plain, seen};
+use gputenancy_plan::{plain, seen};
 use k8s_openapi::jiff::Timestamp;
 
 use super::types::{ChangeObservation, PodFacts};

@@ -4,9 +4,9 @@
 use std::{borrow::Cow, collections::BTreeSet};
 
 use gputenancy_crds::{
-    Change, ChangePhase, DoNotEvict, Health, Layout, OnTimeout, UnmanagedPods, reasons, words::counted,
+    Change, ChangePhase, DoNotEvict, Health, Layout, OnTimeout, UnmanagedPods, ids::PodName, reasons, words::counted,
 };
-use gputenancy_plan::{PodName, plain};
+use gputenancy_plan::plain;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::{

@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gputenancy_crds::{Canary, ChangePhase, GpuNode, GpuSpec, Layout};
-use gputenancy_plan::PodName;
+use gputenancy_crds::{Canary, ChangePhase, GpuNode, GpuSpec, Layout, ids::PodName};
 use k8s_openapi::jiff::Timestamp;
 
 use super::policy::Policy;

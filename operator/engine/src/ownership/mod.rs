@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::Partitioner;
+use gputenancy_crds::{Partitioner, names::HAMI_REGISTER};
 use gputenancy_plan::ConflictingOwner;
 
 use crate::partitioner;
@@ -26,15 +26,8 @@ pub struct OwnershipSigns<'a> {
 
 /// Label by which nos partitions a node.
 pub const NOS_PARTITIONING: &str = "nos.nebuly.com/gpu-partitioning";
-/// Annotation in which `HAMi` keeps its own record of a node's GPUs.
-pub const HAMI_REGISTER: &str = "hami.io/node-nvidia-register";
 /// Driver name of NVIDIA's DRA driver.
 pub const DRA_DRIVER: &str = "gpu.nvidia.com";
-
-/// Is this annotation read by [`conflicting_owner`]?
-pub fn is_ownership_annotation(annotation: &str) -> bool {
-    annotation == HAMI_REGISTER
-}
 
 /// Another owner of a node's GPUs; of several the one that destroys most. Programs that only partition are no conflict in pools with
 /// another partitioner than our agent.

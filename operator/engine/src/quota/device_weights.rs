@@ -2,8 +2,9 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use gputenancy_crds::ids::PoolName;
 use gputenancy_plan::{
-    PoolName, Snapshot,
+    Snapshot,
     board::{BoardGeometry, MigProfile, Shape},
 };
 

@@ -7,7 +7,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 
 use super::gpus::is_uuid;
-use crate::projection::SlimNode;
+use gputenancy_crds::projection::SlimNode;
 
 /// What the annotation of a Node says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use gputenancy_crds::names::WITHDRAWN_GPUS;
 use kube::ResourceExt as _;
 
-use crate::projection::SlimNode;
+use gputenancy_crds::projection::SlimNode;
 
 /// Most characters of a reason that are kept.
 const LONGEST_REASON: usize = 128;

@@ -14,12 +14,10 @@ use gputenancy_crds::{HealthPreset, Mark, NodeHealth, names};
 use k8s_openapi::{api::core::v1::Taint, jiff::Timestamp};
 use kube::ResourceExt as _;
 
-use crate::{
-    maintenance::Maintenance,
-    projection::{SlimCondition, SlimNode},
-};
+use crate::maintenance::Maintenance;
 pub use cleared::{ClearedFaults, cleared_faults};
 pub use gpus::{WithdrawnGpus, withdrawn_gpus};
+use gputenancy_crds::projection::{SlimCondition, SlimNode};
 pub use settle::{Settled, settle};
 
 /// Taint by which tenants' pods get GPUs, unless the pool or the chart names another one.

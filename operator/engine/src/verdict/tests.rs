@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::projection::project_node;
+use gputenancy_crds::projection::project_node;
 
 /// What a pool with this `spec.health` says of a node with this spec, annotations and conditions.
 fn of(health: &Value, node: &Value) -> Option<String> {

@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::{
     AgentStep, ChangePhase, DeviceOwner, DeviceState, DoNotEvict, GpuError, GpuNode, GpuNodeSpec, GpuNodeStatus,
-    GpuState, Layout, MigMode,
+    GpuState, Layout, MigMode, ids::PodName,
 };
 use gputenancy_engine::adoption::adopted_node;
 use gputenancy_engine::change::{
     ChangeDecision, ChangeObservation, LIMIT_REACHED, PodController, PodFacts, Policy, Refusal, step,
 };
-use gputenancy_plan::{PodName, plain, seen};
+use gputenancy_plan::{plain, seen};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 #[path = "../../../plan/tests/support/carve.rs"]

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use gputenancy_crds::{
     AgentStep, ChangePhase, DeviceOwner, DeviceState, GpuError, GpuNode, GpuNodeSpec, GpuNodeStatus, GpuSpec, GpuState,
-    InstanceState, Layout, MigMode, Partitioner,
+    InstanceState, Layout, MigMode, Partitioner, ids::PodName,
 };
 use gputenancy_engine::change::{
     CanaryPod, CanaryRequest, ChangeDecision, ChangeObservation, Eviction, EvictionNotice, PodController, PodFacts,
     Policy, Refusal, is_at_rest, step,
 };
 use gputenancy_engine::partitioner::{self, RequestState};
-use gputenancy_plan::{PodName, plain, seen};
+use gputenancy_plan::{plain, seen};
 use k8s_openapi::jiff::Timestamp;
 
 use super::scenario::Scenario;

@@ -6,10 +6,10 @@ use gputenancy_crds::Isolation;
 
 use crate::{
     board::Shape,
-    names::{NodeName, PoolName, ProfileName},
     problem::Problem,
     snapshot::{Node, Pool, SLICES, Snapshot},
 };
+use gputenancy_crds::ids::{NodeName, PoolName, ProfileName};
 
 /// The nodes of a pool that do not offer the shares of a profile, because they cannot limit them; `None`: there are none.
 pub(super) fn too_weak(

@@ -2,10 +2,8 @@
 
 use gputenancy_crds::{InstanceSpec, Layout, ShareGroup, words::are};
 
-use crate::{
-    names::GpuKey,
-    result::{GpuPlan, Plan, Why},
-};
+use crate::result::{GpuPlan, Plan, Why};
+use gputenancy_crds::ids::GpuKey;
 
 /// One sentence for every change and every problem, in the order of the fleet.
 pub fn explain(plan: &Plan) -> Vec<String> {

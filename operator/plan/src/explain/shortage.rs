@@ -11,13 +11,13 @@ use super::{
 use crate::{
     board::Shape,
     fleet::{BoardOptions, Fleet, GpuClass, ProfileId},
-    names::{PoolName, ProfileName},
     plugin_shares,
     problem::Problem,
     search::{FleetDecision, at},
     snapshot::{Availability, Pool},
     strategy,
 };
+use gputenancy_crds::ids::{PoolName, ProfileName};
 
 /// Most reasons why GPUs cannot be used that a message names.
 const MOST_NAMED: usize = 8;

@@ -14,10 +14,8 @@ use super::{
     profiles::{ProfileId, ProfileIndex},
     replicas,
 };
-use crate::{
-    names::PoolName,
-    snapshot::{Availability, Gpu, InUse, Mode, Pool},
-};
+use crate::snapshot::{Availability, Gpu, InUse, Mode, Pool};
+use gputenancy_crds::ids::PoolName;
 
 /// What may be done with a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

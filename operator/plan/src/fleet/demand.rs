@@ -12,11 +12,11 @@ use super::{
 };
 use crate::{
     board::{BoardGeometry, PARTS},
-    names::{PoolName, ProfileName, TenantName},
     problem::Problem,
     result::Served,
     snapshot::{InUse, Profile, Snapshot, Tenant, Unlimited},
 };
+use gputenancy_crds::ids::{PoolName, ProfileName, TenantName};
 
 /// Ranks of guarantees, from the highest priority to the lowest.
 pub(crate) const RANKS: usize = 11;

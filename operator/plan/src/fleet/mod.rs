@@ -29,9 +29,9 @@ pub(crate) use self::{
 };
 use crate::{
     board::BoardGeometry,
-    names::{GpuKey, PoolName},
     snapshot::{Availability, Gpu, Pool, Snapshot, Unlimited},
 };
+use gputenancy_crds::ids::{GpuKey, PoolName};
 
 /// A class's number, in the order of its first GPU.
 pub(crate) type ClassId = usize;

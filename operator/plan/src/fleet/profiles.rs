@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use crate::{
     board::Shape,
-    names::ProfileName,
     snapshot::{Profile, Snapshot},
 };
+use gputenancy_crds::ids::ProfileName;
 
 /// A profile's number.
 pub(crate) type ProfileId = usize;

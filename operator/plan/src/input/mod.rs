@@ -28,11 +28,11 @@ pub use self::{
 };
 use crate::{
     board::PARTS,
-    names::{NodeName, PoolName, TenantName},
     ownership::ConflictingOwner,
     problem::Problem,
     snapshot::{Snapshot, Tenant},
 };
+use gputenancy_crds::ids::{NodeName, PoolName, TenantName};
 
 /// A node as the cluster shows it.
 #[derive(Clone, Debug)]

@@ -14,11 +14,11 @@ use super::{
 use crate::{
     board::BoardGeometry,
     cursor::Cursor,
-    names::{GpuUuid, NodeName, PodName, PoolName},
     ownership::ConflictingOwner,
     problem::Problem,
     snapshot::{Availability, Gpu, InUse, Node, Unlimited},
 };
+use gputenancy_crds::ids::{GpuUuid, NodeName, PodName, PoolName};
 
 /// What the nodes of the last snapshot were read from, so that only nodes that have changed since are read again.
 #[derive(Debug, Default)]

@@ -10,10 +10,10 @@ use gputenancy_crds::{
 use super::Interner;
 use crate::{
     board::{Shape, ShareShape, ShareSize},
-    names::ProfileName,
     problem::Problem,
     snapshot::Profile,
 };
+use gputenancy_crds::ids::ProfileName;
 
 /// Extended resource of a profile: as written, or the default of NVIDIA's plugin. A MIG request by size has a resource of its own,
 /// because boards resolve it to different instances.

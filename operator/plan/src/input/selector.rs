@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use gputenancy_crds::GpuPool;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 
-use crate::names::{NodeName, PoolName};
+use gputenancy_crds::ids::{NodeName, PoolName};
 
 /// Pools that select each node, sorted, without nodes that no pool selects. A node belongs to a pool if exactly one selects it.
 pub fn membership<'a>(

@@ -13,10 +13,10 @@ use super::{
 use crate::{
     board::MigProfile,
     fleet::{BoardOptions, ClassId, Fleet, GpuClass, Rule, count},
-    names::ProfileName,
     problem::Problem,
     snapshot::{Fixed, Mode},
 };
+use gputenancy_crds::ids::ProfileName;
 
 /// Decides for all classes with a fixed layout.
 pub(super) fn decide(layouts: &mut Layouts<'_>, decision: &mut FleetDecision) {

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use gputenancy_plan::{GpuKey, NodeName, Plan, Planned, Planner, membership, plan};
+use gputenancy_crds::ids::{GpuKey, NodeName};
+use gputenancy_plan::{Plan, Planned, Planner, membership, plan};
 use proptest::{prelude::*, sample::Index as Pick};
 
 use crate::{

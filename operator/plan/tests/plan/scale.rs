@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::{InstanceSpec, Layout};
+use gputenancy_crds::{
+    InstanceSpec, Layout,
+    ids::{PodName, TenantName},
+};
 use gputenancy_plan::{
-    Interner, PodName, Snapshot, Tenant, TenantName,
+    Interner, Snapshot, Tenant,
     board::{BoardGeometry, Shape},
     snapshot::{Gpu, InUse, Node, Pool, Profile},
 };

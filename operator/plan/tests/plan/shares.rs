@@ -436,7 +436,7 @@ fn share_without_acknowledgement_is_no_guarantee() {
         assert!(problem.contains(words), "{problem}");
     }
     let served: Vec<&str> =
-        plan.tenants.values().flat_map(|t| t.keys().map(gputenancy_plan::ProfileName::as_str)).collect();
+        plan.tenants.values().flat_map(|t| t.keys().map(gputenancy_crds::ids::ProfileName::as_str)).collect();
     assert_eq!(served, ["gpu"], "only the whole GPU is a guarantee");
 }
 

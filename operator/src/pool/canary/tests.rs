@@ -1,7 +1,6 @@
 //! What a canary pod asks for, and what is read from its end.
 
-use gputenancy_crds::{Canary as Rules, DurationText, names};
-use gputenancy_engine::projection::project_pod;
+use gputenancy_crds::{Canary as Rules, DurationText, names, projection::project_pod};
 use serde_json::{Value, json};
 
 use super::*;

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use gputenancy_engine::partitioner::effects;
 
 use super::{world::World, *};
-use crate::plan::{GpuPlan, PodName, Snapshot, plan};
+use crate::plan::{GpuPlan, Snapshot, plan};
+use gputenancy_crds::ids::PodName;
 
 /// The planner's result, and what differs from it.
 fn plans(world: &World) -> (Plan, BTreeMap<GpuKey, GpuPlan>) {

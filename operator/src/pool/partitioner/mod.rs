@@ -16,7 +16,8 @@ use gputenancy_crds::{ChangePhase, GpuNode, GpuSpec, GpuState, Layout, names};
 use kube::ResourceExt as _;
 
 use super::inventory::Inventory;
-use crate::plan::{GpuKey, NodeName, Plan, PoolName, plain};
+use crate::plan::{Plan, plain};
+use gputenancy_crds::ids::{GpuKey, NodeName, PoolName};
 use gputenancy_engine::{
     change,
     fleet::Fleet,

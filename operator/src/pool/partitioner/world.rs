@@ -14,13 +14,14 @@ use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
 use crate::{
-    plan::{PodName, seen},
+    plan::seen,
     pool::{
         decide::{FleetDecision, Remembered, decide},
         inventory::Inventory,
         tolerated::Tolerated,
     },
 };
+use gputenancy_crds::ids::PodName;
 use gputenancy_engine::{
     fleet::{Fleet, Refusals},
     partitioner::{MigConfigs, Shape, base, is_engaged, is_whole},

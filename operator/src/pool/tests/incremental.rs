@@ -46,7 +46,7 @@ fn gpu_node(name: &str) -> Arc<GpuNode> {
         "status": {"observedGeneration": 1, "boards": [board], "gpus": (0..GPUS).map(gpu).collect::<Vec<_>>()}})))
 }
 
-fn node(name: &str) -> Arc<gputenancy_engine::projection::SlimNode> {
+fn node(name: &str) -> Arc<gputenancy_crds::projection::SlimNode> {
     Arc::new(read(json!({"metadata": {"name": name, "labels": {"x": "y"}},
         "status": {"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "1970-01-01T00:00:00Z"}]}})))
 }

@@ -7,13 +7,14 @@ use super::{
     silent_agents::{changing as begins, two_nodes},
     *,
 };
-use crate::{plan::NodeName, pool::status};
+use crate::pool::status;
+use gputenancy_crds::ids::NodeName;
 
 /// Marks as their authors write them, and what they make of a change in each phase.
 const CASES: &str = include_str!("../../../../integration/cases/node-health.json");
 
 /// Changes the node `n` of a fleet.
-fn edit(fleet: &mut Fleet, edit: impl FnOnce(&mut gputenancy_engine::projection::SlimNode)) {
+fn edit(fleet: &mut Fleet, edit: impl FnOnce(&mut gputenancy_crds::projection::SlimNode)) {
     let mut node = (*fleet.nodes["n"]).clone();
     edit(&mut node);
     fleet.nodes.insert("n".into(), Arc::new(node));

@@ -1,6 +1,6 @@
 //! What is a warning about a pool, and what is not.
 
-use gputenancy_service::events::EventType;
+use gputenancy_cluster::events::EventType;
 
 use super::*;
 use crate::pool::status;

@@ -13,7 +13,7 @@ use kube::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::plan::PodName;
+use gputenancy_crds::ids::PodName;
 
 /// Budgets that are read at once. Each object may have 1.5 MiB, and several evictions may be refused at the same time.
 const PAGE: u32 = 10;

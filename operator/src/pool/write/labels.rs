@@ -1,7 +1,7 @@
 //! Writes and repairs labels and taints of nodes.
 
+use gputenancy_cluster::events::EventType;
 use gputenancy_crds::{GpuNode, names, reasons};
-use gputenancy_service::events::EventType;
 use k8s_openapi::{api::core::v1::Node, jiff::Timestamp};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Map, Value, json};

@@ -25,8 +25,10 @@ use std::{
     time::Duration,
 };
 
-use gputenancy_cluster::error::sentence;
-use gputenancy_service::events::{EventType, Notice, Publisher};
+use gputenancy_cluster::{
+    error::sentence,
+    events::{EventType, Notice, Publisher},
+};
 use k8s_openapi::{
     api::core::v1::{ConfigMap, ObjectReference},
     jiff::Timestamp,
@@ -36,9 +38,8 @@ use kube::api::ObjectMeta;
 use crate::{
     apply::{Part, Writer},
     metrics::Metrics,
-    plan::NodeName,
 };
-use gputenancy_crds::reasons::Reason;
+use gputenancy_crds::{ids::NodeName, reasons::Reason};
 use gputenancy_engine::{fleet::Fleet, partitioner::MigConfigError};
 pub use object::{Finished, ObjectWrite, Target};
 pub use queue::{WriteQueue, unless_panicked};

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use gputenancy_cluster::events::EventType;
 use gputenancy_crds::{GpuNode, names};
-use gputenancy_service::events::EventType;
 use kube::ResourceExt as _;
 use serde_json::json;
 
@@ -14,9 +14,9 @@ use super::{
 };
 use crate::{
     apply::Part,
-    plan::{NodeName, PodName},
     pool::{canary::OrphanedCanary, decide::FleetDecision, labels::Labels, node_specs::GpuWork, taints::TaintChange},
 };
+use gputenancy_crds::ids::{NodeName, PodName};
 use gputenancy_engine::{change::ChangeDecision, fleet::Fleet, partitioner::RequestDecision};
 
 /// What is written about one Node.

@@ -6,8 +6,8 @@ use std::{
     sync::Arc,
 };
 
+use gputenancy_cluster::events::EventType;
 use gputenancy_crds::{GpuProfile, GpuProfileStatus, names, reasons};
-use gputenancy_service::events::EventType;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{Resource as _, ResourceExt as _};
 use tokio::time::Instant;
@@ -23,9 +23,9 @@ use super::{
 };
 use crate::{
     apply::has_finalizer,
-    plan::NodeName,
     pool::{decide::FleetDecision, plugin_configs::ConfigsWrite},
 };
+use gputenancy_crds::ids::NodeName;
 use gputenancy_engine::{fleet::Fleet, partitioner::MigConfigs};
 
 /// An object that decisions write, in the order in which they are written: GPUs first.

@@ -1,8 +1,7 @@
 //! Writes where NVIDIA's plugin advertises: cordons the node and restarts the plugin's pod.
 
-use gputenancy_crds::{names, reasons};
-use gputenancy_engine::projection::SlimAgentPod;
-use gputenancy_service::events::EventType;
+use gputenancy_cluster::{events::EventType, write::Evicted};
+use gputenancy_crds::{names, projection::SlimAgentPod, reasons};
 use k8s_openapi::{
     api::core::v1::Node,
     jiff::{SignedDuration, Timestamp},
@@ -15,7 +14,6 @@ use super::{
     repair::{LastWrite, Repair},
     state::{NodeContext, NodeState},
 };
-use crate::apply::Evicted;
 use gputenancy_engine::plugin::{CordonAction, PluginDecision, is_plugin};
 
 /// A cordon that was in force for so long served a change, and is no flapping: the landing of pods, the partitioning and the restart of the

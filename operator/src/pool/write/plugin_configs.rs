@@ -1,7 +1,7 @@
 //! Publishes the configs for NVIDIA's device plugin.
 
+use gputenancy_cluster::events::EventType;
 use gputenancy_crds::{names, reasons};
-use gputenancy_service::events::EventType;
 use k8s_openapi::api::core::v1::ObjectReference;
 
 use super::{FleetWriter, WriteError, Written};

@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use gputenancy_cluster::error::sentence;
+use gputenancy_cluster::{error::sentence, events::EventType, write::Evicted};
 use gputenancy_crds::{
     metadata::Unmanaged,
     names,
     reasons::{self, Reason},
 };
-use gputenancy_service::events::EventType;
 use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
 use kube::{Api, Resource as _};
 use serde_json::{Value, json};
@@ -17,7 +16,7 @@ use super::{
     Outcome, WriteError, Written, budget, failed,
     state::{NodeContext, NodeState, RefusedEviction},
 };
-use crate::{apply::Evicted, plan::PodName};
+use gputenancy_crds::ids::PodName;
 use gputenancy_engine::{
     change::{Eviction, EvictionNotice, Refusal},
     fleet::notice_text,

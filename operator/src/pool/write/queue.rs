@@ -20,7 +20,7 @@ use super::{
     object::{Finished, ObjectWrite, Target},
     state::{EvictedPods, NodeState},
 };
-use crate::plan::PodName;
+use gputenancy_crds::ids::PodName;
 use gputenancy_engine::fleet::Fleet;
 
 /// Objects that are written at the same time.

@@ -6,17 +6,15 @@ use std::{
     time::Duration,
 };
 
+use gputenancy_cluster::events::EventType;
 use gputenancy_crds::{GpuNode, reasons::Reason};
-use gputenancy_service::events::EventType;
 use k8s_openapi::jiff::Timestamp;
 use kube::Resource as _;
 use tokio::time::Instant;
 
 use super::{FleetWriter, repair::LastWrite};
-use crate::{
-    plan::{NodeName, PodName},
-    pool::labels::Labels,
-};
+use crate::pool::labels::Labels;
+use gputenancy_crds::ids::{NodeName, PodName};
 use gputenancy_engine::{change::Refusal, fleet::Fleet};
 
 /// An eviction that the API server refused.

@@ -6,13 +6,15 @@ use std::{
     time::Duration,
 };
 
-use gputenancy_cluster::testing::{Answer, MockServer, Request};
+use gputenancy_cluster::{
+    events::Publisher,
+    testing::{Answer, MockServer, Request},
+};
 use gputenancy_crds::GpuPoolStatus;
 use gputenancy_engine::{
     change::{ChangeDecision, Eviction, EvictionNotice},
     fleet::Fleet,
 };
-use gputenancy_service::events::Publisher;
 use k8s_openapi::jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -22,9 +24,9 @@ use super::{FleetWriter, Namespaces, ObjectWrite, WriteQueue, object::Target, st
 use crate::{
     apply::Writer,
     metrics::Metrics,
-    plan::{NodeName, PodName},
     pool::{decide::FleetDecision, labels::Labels, node_specs::GpuWork},
 };
+use gputenancy_crds::ids::{NodeName, PodName};
 
 mod plugin;
 

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use gputenancy_engine::projection::SlimNamespace;
+use gputenancy_cluster::wanted::OwnedObject;
+use gputenancy_crds::projection::SlimNamespace;
 use k8s_openapi::{apimachinery::pkg::api::resource::Quantity, jiff::Timestamp};
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
@@ -11,16 +12,13 @@ use serde_json::{Value, json};
 use super::{
     apply_writes, converge, converged, decide, endpoint, is_apply, observed, reason, render, stored, teardown,
 };
-use crate::{
-    cache::OwnedObject,
-    tenant::{
-        desired,
-        managed::Managed,
-        observe::{Observed, Role},
-        report::event_of,
-        standard::Standard,
-        write::Write,
-    },
+use crate::tenant::{
+    desired,
+    managed::Managed,
+    observe::{Observed, Role},
+    report::event_of,
+    standard::Standard,
+    write::Write,
 };
 
 /// Changes the tenant's spec.

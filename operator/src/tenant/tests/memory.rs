@@ -3,9 +3,11 @@
 
 use std::{env, process::Command};
 
-use gputenancy_cluster::testing::{Answer, MockServer, Request};
-use gputenancy_rights::operator::Locations;
-use gputenancy_service::events::Publisher;
+use gputenancy_cluster::{
+    events::Publisher,
+    rights::operator::Locations,
+    testing::{Answer, MockServer, Request},
+};
 use kube::{Client, runtime::reflector::ObjectRef};
 use peak_alloc::PeakAlloc;
 use tokio::sync::{mpsc, watch};

@@ -6,8 +6,11 @@ use std::{
     sync::Arc,
 };
 
-use gputenancy_crds::{GpuNode, GpuPool, GpuState};
-use gputenancy_plan::{Evicted, GpuKey, GpuPlan, NodeName, Plan, PoolName, Snapshot, Why, plain, snapshot::Node};
+use gputenancy_crds::{
+    GpuNode, GpuPool, GpuState,
+    ids::{GpuKey, NodeName, PoolName},
+};
+use gputenancy_plan::{Evicted, GpuPlan, Plan, Snapshot, Why, plain, snapshot::Node};
 use kube::ResourceExt as _;
 
 use super::{adopt::placed, config::Shape, view::sweeps};

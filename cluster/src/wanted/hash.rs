@@ -1,20 +1,17 @@
-//! Objects that the operator writes and only compares with what they should be: kept as version and hash.
+//! Objects that one program writes and only compares with what they should be: kept as version and hash.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use gputenancy_crds::{GpuGrant, GpuTenant, names, quantity::Amount};
-use gputenancy_engine::projection::SlimQuota;
+use gputenancy_crds::{GpuGrant, GpuTenant, names};
 use k8s_openapi::{
-    api::{
-        core::v1::{LimitRange, ResourceQuota},
-        networking::v1::NetworkPolicy,
-        rbac::v1::{ClusterRole, ClusterRoleBinding, RoleBinding},
-    },
-    apimachinery::pkg::api::resource::Quantity,
+    Resource as _,
+    api::core::v1::{LimitRange, ResourceQuota},
 };
 use kube::{Resource, ResourceExt as _};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
+
+use super::amount;
 
 /// A number that differs when content differs. It is never persisted: it may change with the compiler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,41 +31,20 @@ impl SpecHash {
 }
 
 /// A type whose objects are compared by hash.
-pub trait Owned: Resource<DynamicType = ()> + Serialize + DeserializeOwned {
-    /// Brings fields into the form in which the API server stores them.
-    fn normalise(fields: &mut Value) {
-        drop_empty(fields);
+pub trait Owned: Resource<DynamicType = ()> + Serialize + DeserializeOwned {}
+
+impl<K: Resource<DynamicType = ()> + Serialize + DeserializeOwned> Owned for K {}
+
+/// Brings the fields of an object of this kind into the form in which the API server stores them.
+fn normalise(kind: &str, fields: &mut Value) {
+    // in a grant an empty list differs from an absent one
+    if kind == GpuGrant::kind(&()) {
+        return;
     }
-}
-
-impl Owned for NetworkPolicy {}
-impl Owned for RoleBinding {}
-impl Owned for ClusterRole {}
-impl Owned for ClusterRoleBinding {}
-
-impl Owned for LimitRange {
-    fn normalise(fields: &mut Value) {
+    if [ResourceQuota::KIND, LimitRange::KIND].contains(&kind) {
         canonical_quantities(fields);
-        drop_empty(fields);
     }
-}
-
-impl Owned for ResourceQuota {
-    fn normalise(fields: &mut Value) {
-        LimitRange::normalise(fields);
-    }
-}
-
-/// Has the hash of the [`ResourceQuota`] with the same limits and scope.
-impl Owned for SlimQuota {
-    fn normalise(fields: &mut Value) {
-        LimitRange::normalise(fields);
-    }
-}
-
-impl Owned for GpuGrant {
-    /// An empty list differs from an absent one.
-    fn normalise(_: &mut Value) {}
+    drop_empty(fields);
 }
 
 /// What is kept of an object.
@@ -91,7 +67,7 @@ impl OwnedObject {
         if let Some(fields) = fields.as_object_mut() {
             fields.retain(|name, _| !matches!(name.as_str(), "apiVersion" | "kind" | "metadata" | "status"));
         }
-        K::normalise(&mut fields);
+        normalise(&K::kind(&()), &mut fields);
         let fixed = SpecHash::of(&json!([fields.get("roleRef"), fields.get("aggregationRule")]));
         let label = |name: &str| object.labels().get(name).map(|value| value.as_str().into());
         let tenant: Option<Box<str>> = label(names::TENANT_LABEL);
@@ -130,7 +106,7 @@ fn canonical_quantities(value: &mut Value) {
         Value::Object(fields) => fields.values_mut().for_each(canonical_quantities),
         Value::Array(all) => all.iter_mut().for_each(canonical_quantities),
         Value::String(text) => {
-            if let Some(amount) = Amount::parse(&Quantity(text.clone())) {
+            if let Some(amount) = amount(text) {
                 *text = amount.quantity().0;
             }
         }
@@ -140,6 +116,8 @@ fn canonical_quantities(value: &mut Value) {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::networking::v1::NetworkPolicy;
+
     use super::*;
 
     fn hash<K: Owned>(mut object: Value) -> SpecHash {

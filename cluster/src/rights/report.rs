@@ -2,7 +2,7 @@
 
 use kube::Client;
 
-use crate::{
+use super::{
     Right,
     review::{Verdict, review},
 };
@@ -106,7 +106,7 @@ fn problems(rights: &[Right], verdicts: &[Verdict]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Line, Setting, table::rights};
+    use crate::rights::{Line, Setting, table::rights};
 
     #[test]
     fn table_shows_the_verdict_of_each_right() {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kube::core::ObjectMeta;
 use proptest::prelude::*;
 
-use gputenancy_crds::vcluster::*;
+use crate::vcluster::*;
 
 use super::*;
 

@@ -1,95 +1,26 @@
-//! Projections: the fields of Kubernetes' kinds that decisions read. Serde skips all others without allocating them.
+//! Pods that request extended resources.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gputenancy_crds::{GpuTenant, names, quantity::Amount, vcluster};
 use k8s_openapi::{
-    api::{
-        core::v1::{Namespace, Node, Pod, ResourceQuota, ScopeSelector, Taint},
-        resource::v1::ResourceSlice,
-    },
+    api::core::v1::Pod,
     apimachinery::pkg::{
         api::resource::Quantity,
-        apis::meta::v1::{ManagedFieldsEntry, OwnerReference, Time},
+        apis::meta::v1::{OwnerReference, Time},
     },
 };
-use kube::{Resource, ResourceExt as _, core::ObjectMeta};
+use kube::{Resource, core::ObjectMeta};
 use serde::{Deserialize, Serialize};
 
-use crate::ownership;
-
-/// Label with the Pod Security Standard that a namespace enforces.
-pub const POD_SECURITY_LABEL: &str = "pod-security.kubernetes.io/enforce";
-
-/// Amounts by resource name.
-pub type Amounts = BTreeMap<String, Quantity>;
-
-/// Projection of a Node: labels, allocatable resources, readiness.
-#[derive(Resource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
-#[resource(inherit = Node)]
-pub struct SlimNode {
-    /// Name, labels.
-    #[serde(deserialize_with = "gputenancy_crds::metadata::read")]
-    pub metadata: ObjectMeta,
-    /// Whether it is cordoned, and its taints.
-    #[serde(default, skip_serializing_if = "SlimNodeSpec::is_default")]
-    pub spec: SlimNodeSpec,
-    /// Allocatable and conditions.
-    #[serde(default)]
-    pub status: SlimNodeStatus,
-}
-
-/// Spec of a node.
-#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
-pub struct SlimNodeSpec {
-    /// The scheduler binds no pod to it.
-    #[serde(default)]
-    pub unschedulable: bool,
-    /// All taints; they can only be written together.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub taints: Vec<Taint>,
-}
-
-impl SlimNodeSpec {
-    fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
-/// Status of a node.
-#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
-pub struct SlimNodeStatus {
-    /// What pods can request.
-    #[serde(default)]
-    pub allocatable: Amounts,
-    /// All but those by which kubelet reports pressure, which are taints as well.
-    #[serde(default)]
-    pub conditions: Vec<SlimCondition>,
-}
-
-/// A condition without the time of its last heartbeat, and without its message.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
-#[serde(rename_all = "camelCase")]
-pub struct SlimCondition {
-    /// Type of the condition.
-    #[serde(rename = "type")]
-    pub type_: String,
-    /// True, False or Unknown.
-    pub status: String,
-    /// Why, in CamelCase.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub reason: String,
-    /// Since when.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_transition_time: Option<Time>,
-}
+use super::{Amounts, MessageCondition, strip_metadata};
+use crate::{names, quantity::Amount, vcluster};
 
 /// Projection of a Pod that requests extended resources.
 #[derive(Resource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[resource(inherit = Pod)]
 pub struct SlimPod {
     /// Name, namespace, uid, owners, our annotations.
-    #[serde(deserialize_with = "gputenancy_crds::metadata::read")]
+    #[serde(deserialize_with = "crate::metadata::read")]
     pub metadata: ObjectMeta,
     /// Node and requests.
     #[serde(default)]
@@ -224,174 +155,6 @@ impl SlimPod {
     }
 }
 
-/// Projection of a pod of the agent.
-#[derive(Resource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
-#[resource(inherit = Pod)]
-pub struct SlimAgentPod {
-    /// Name, namespace, times of creation and deletion.
-    #[serde(deserialize_with = "gputenancy_crds::metadata::read")]
-    pub metadata: ObjectMeta,
-    /// Its node.
-    #[serde(default)]
-    pub spec: SlimAgentPodSpec,
-    /// Readiness.
-    #[serde(default)]
-    pub status: SlimAgentPodStatus,
-}
-
-/// Spec of a pod of the agent.
-#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
-#[serde(rename_all = "camelCase")]
-pub struct SlimAgentPodSpec {
-    /// Node that it is bound to.
-    #[serde(default)]
-    pub node_name: Option<String>,
-}
-
-/// Status of a pod of the agent.
-#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
-pub struct SlimAgentPodStatus {
-    /// `Ready` only.
-    #[serde(default)]
-    pub conditions: Vec<SlimCondition>,
-}
-
-/// Projection of a Namespace: labels and phase.
-#[derive(Resource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
-#[resource(inherit = Namespace)]
-pub struct SlimNamespace {
-    /// Name and labels.
-    #[serde(deserialize_with = "gputenancy_crds::metadata::read")]
-    pub metadata: ObjectMeta,
-    /// Phase and what blocks its deletion.
-    #[serde(default)]
-    pub status: SlimNamespaceStatus,
-}
-
-/// Status of a namespace.
-#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
-pub struct SlimNamespaceStatus {
-    /// Active or Terminating.
-    #[serde(default)]
-    pub phase: String,
-    /// Conditions of a deletion by the namespace controller.
-    #[serde(default)]
-    pub conditions: Vec<MessageCondition>,
-}
-
-/// A condition with its message.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
-pub struct MessageCondition {
-    /// Type of the condition.
-    #[serde(rename = "type")]
-    pub type_: String,
-    /// True, False or Unknown.
-    pub status: String,
-    /// Its message.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub message: String,
-}
-
-/// Projection of a `ResourceQuota`.
-#[derive(Resource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
-#[resource(inherit = ResourceQuota)]
-pub struct SlimQuota {
-    /// Name, namespace, labels.
-    #[serde(deserialize_with = "gputenancy_crds::metadata::read")]
-    pub metadata: ObjectMeta,
-    /// Requested limits.
-    #[serde(default)]
-    pub spec: SlimQuotaSpec,
-    /// What admission compares with, and what is used.
-    #[serde(default)]
-    pub status: SlimQuotaStatus,
-}
-
-/// Spec of a quota.
-#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
-pub struct SlimQuotaSpec {
-    /// Limits by resource.
-    #[serde(default)]
-    pub hard: Amounts,
-    /// Which pods count; `None`: all.
-    #[serde(default, rename = "scopeSelector", skip_serializing_if = "Option::is_none")]
-    pub scope: Option<ScopeSelector>,
-}
-
-/// Status of a quota.
-#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
-pub struct SlimQuotaStatus {
-    /// Enforced limits.
-    #[serde(default)]
-    pub hard: Amounts,
-    /// Granted to pods.
-    #[serde(default)]
-    pub used: Amounts,
-}
-
-/// Projection of a `ResourceSlice`: driver and node, without devices.
-#[derive(Resource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
-#[resource(inherit = ResourceSlice)]
-pub struct SlimSlice {
-    /// Name.
-    #[serde(deserialize_with = "gputenancy_crds::metadata::read")]
-    pub metadata: ObjectMeta,
-    /// Driver and node.
-    #[serde(default)]
-    pub spec: SlimSliceSpec,
-}
-
-/// Spec of a slice.
-#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
-#[serde(rename_all = "camelCase")]
-pub struct SlimSliceSpec {
-    /// Name of the driver.
-    #[serde(default)]
-    pub driver: String,
-    /// The node; absent for devices of no node.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub node_name: Option<String>,
-}
-
-/// Removes the metadata that nothing reads.
-pub fn strip_metadata<K: Resource>(object: &mut K) {
-    let meta = object.meta_mut();
-    meta.managed_fields = None;
-    meta.self_link = None;
-    if let Some(annotations) = &mut meta.annotations {
-        annotations.retain(|key, _| key.starts_with("gputenancy.io/"));
-    }
-}
-
-/// As [`strip_metadata`]; keeps the field managers that wrote the guarantees last, for [`demand`](crate::demand).
-pub fn project_tenant(tenant: &mut GpuTenant) {
-    let mut writers = tenant.metadata.managed_fields.take().unwrap_or_default();
-    writers.retain(|entry| entry.fields_v1.is_some());
-    let last = writers.iter().filter_map(|entry| entry.time.clone()).max();
-    writers.retain(|entry| entry.time == last);
-    for ManagedFieldsEntry { api_version, fields_type, fields_v1, operation, .. } in &mut writers {
-        (*api_version, *fields_type, *fields_v1, *operation) = (None, None, None, None);
-    }
-    strip_metadata(tenant);
-    tenant.metadata.managed_fields = (!writers.is_empty()).then_some(writers);
-}
-
-/// The projection of an object whose type declares only what is read.
-pub fn projected<K: Resource>(mut object: K) -> Option<K> {
-    strip_metadata(&mut object);
-    Some(object)
-}
-
-/// As [`strip_metadata`]; of the labels only those that the operator sets are kept.
-pub fn project_namespace(namespace: &mut SlimNamespace) {
-    strip_metadata(namespace);
-    let ours =
-        |key: &str| key.starts_with("gputenancy.io/") || [names::MANAGED_BY_LABEL, POD_SECURITY_LABEL].contains(&key);
-    if let Some(labels) = &mut namespace.metadata.labels {
-        labels.retain(|key, _| ours(key));
-    }
-}
-
 /// Longest annotation of a pod that is kept, in bytes: tenants write annotations.
 const LONGEST_ANNOTATION: usize = 4096;
 /// Most extended resources of one pod's containers that are kept, of GPUs and of others.
@@ -466,44 +229,6 @@ fn virtual_identity(metadata: &ObjectMeta) -> Option<(BTreeMap<String, String>, 
         found.map(|(key, value)| (key.clone(), value.clone())).collect()
     };
     Some((of(Some(labels), &vcluster::LABELS), of(metadata.annotations.as_ref(), &vcluster::ANNOTATIONS)))
-}
-
-/// As [`strip_metadata`]; without labels, annotations and owners, and of the conditions only `Ready`.
-pub fn project_agent_pod(pod: &mut SlimAgentPod) {
-    strip_metadata(pod);
-    (pod.metadata.labels, pod.metadata.annotations, pod.metadata.owner_references) = (None, None, None);
-    pod.status.conditions.retain(|c| c.type_ == "Ready");
-}
-
-/// Conditions of kubelet's about resources that it runs out of. Kubernetes makes taints of them.
-const PRESSURES: [&str; 4] = ["MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"];
-
-/// As [`strip_metadata`]; keeps extended resources, conditions other than those of pressure, and the names without values of annotations by
-/// which another owner of the GPUs, or of the cordon, is found.
-pub fn project_node(node: &mut SlimNode) {
-    let is_sign = |key: &str| ownership::is_ownership_annotation(key) || key == names::NVSENTINEL_QUARANTINE;
-    let signs = node.annotations().iter().filter(|(key, value)| is_sign(key) && !value.is_empty());
-    let signs: Vec<String> = signs.map(|(key, _)| key.clone()).collect();
-    strip_metadata(node);
-    if !signs.is_empty() {
-        let kept = node.metadata.annotations.get_or_insert_default();
-        kept.extend(signs.into_iter().map(|key| (key, "set".to_owned())));
-    }
-    node.metadata.owner_references = None;
-    node.status.allocatable.retain(|resource, _| resource.contains('/'));
-    node.status.conditions.retain(|c| !PRESSURES.contains(&c.type_.as_str()));
-    // why a node is Ready, or not, makes no difference
-    node.status.conditions.iter_mut().filter(|c| c.type_ == "Ready").for_each(|c| c.reason.clear());
-}
-
-/// The tenant of an object by its label.
-pub fn tenant_label<K: Resource>(object: &K) -> Option<&str> {
-    object.meta().labels.as_ref()?.get(names::TENANT_LABEL).map(String::as_str)
-}
-
-/// As [`tenant_label`], owned.
-pub fn tenant_of<K: Resource>(object: &K) -> Option<String> {
-    tenant_label(object).map(str::to_owned)
 }
 
 #[cfg(test)]

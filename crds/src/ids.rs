@@ -1,4 +1,4 @@
-//! Names as types, so that a pool's name is never taken for a profile's.
+//! Names of objects and devices as types, so that a pool's name is never taken for a profile's.
 
 use std::{borrow::Borrow, fmt, sync::Arc};
 

@@ -1,33 +1,19 @@
 //! One watch per kind: fills a store and reports each change.
 
-use std::{fmt::Debug, time::Duration};
+use std::{fmt::Debug, pin::pin, time::Duration};
 
 use futures::StreamExt as _;
-use gputenancy_cluster::error::{is_expired, sentence};
-use kube::{
-    Api, Client, Resource, ResourceExt,
-    runtime::{WatchStreamExt as _, watcher},
-};
+use kube::{Api, Client, Resource, ResourceExt, runtime::watcher};
 use serde::de::DeserializeOwned;
 
-use super::store::{Change, Projection, Store, Writer};
+use super::{
+    Restarts, events,
+    store::{Change, Projection, Store, Writer},
+};
+use crate::error::sentence;
 
 /// Longest delay before a failed watch starts again: twenty watches then cost a starting API server four requests a second.
-const MAX_BACKOFF: Duration = Duration::from_secs(5);
-
-/// Logs why a watch starts again: a warning, unless it is routine.
-pub fn log_restart(resource: &str, error: &watcher::Error) {
-    if is_expired(error) {
-        tracing::debug!(resource, "watch expired, restarting");
-    } else {
-        tracing::warn!(error = sentence(error), resource, "watch failed, restarting");
-    }
-}
-
-/// Backoff of a failed watch.
-pub fn backoff() -> watcher::ExponentialBackoff {
-    gputenancy_service::backoff::watch(MAX_BACKOFF)
-}
+pub const LONGEST_DELAY: Duration = Duration::from_secs(5);
 
 /// What is watched and how it is kept.
 pub struct Watch<K, V> {
@@ -71,13 +57,11 @@ where
         let mut writer = Writer::new(resource, projection);
         let store = writer.store();
         tokio::spawn(async move {
-            let events = watcher(api, config.streaming_lists()).backoff(backoff());
-            let mut events = std::pin::pin!(events);
+            let mut events = pin!(events(api, config, LONGEST_DELAY));
+            let mut restarts = Restarts::new(resource);
             while let Some(event) = events.next().await {
-                match event {
-                    Ok(event) => writer.apply(event).into_iter().for_each(&mut changed),
-                    Err(error) => log_restart(resource, &error),
-                }
+                let event = restarts.note(event).into_iter();
+                event.flat_map(|event| writer.apply(event)).for_each(&mut changed);
             }
         });
         store
@@ -107,21 +91,19 @@ where
                     }
                     Err(error) => {
                         tracing::warn!(error = sentence(&error), resource, "discovery failed, retrying");
-                        tokio::time::sleep(MAX_BACKOFF).await;
+                        tokio::time::sleep(LONGEST_DELAY).await;
                         continue;
                     }
                 }
-                let mut events =
-                    std::pin::pin!(watcher(api.clone(), config.clone().streaming_lists()).backoff(backoff()));
+                let mut events = pin!(events(api.clone(), config.clone(), LONGEST_DELAY));
+                let mut restarts = Restarts::new(resource);
                 while let Some(event) = events.next().await {
-                    match event {
-                        Ok(event) => writer.apply(event).into_iter().for_each(&mut changed),
-                        // the kind may be gone
-                        Err(error) if !matches!(serves(&client, api_version, resource).await, Ok(false)) => {
-                            log_restart(resource, &error);
-                        }
-                        Err(_) => break,
+                    // the kind may be gone
+                    if event.is_err() && matches!(serves(&client, api_version, resource).await, Ok(false)) {
+                        break;
                     }
+                    let event = restarts.note(event).into_iter();
+                    event.flat_map(|event| writer.apply(event)).for_each(&mut changed);
                 }
             }
         });

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::vcluster;
+use crate::vcluster;
 use kube::core::ObjectMeta;
 
 use super::host_name;

@@ -2,8 +2,8 @@
 
 use gputenancy_crds::{GROUP, names};
 
-pub use crate::locations::{LEASE, Locations};
-use crate::table::{self, Line, Place, Right, Setting};
+pub use super::locations::{LEASE, Locations};
+use super::table::{self, Line, Place, Right, Setting};
 
 /// Group of our kinds.
 const OURS: &str = GROUP;

@@ -2,7 +2,7 @@
 
 use gputenancy_crds::GROUP;
 
-use crate::table::{self, Line, Right, Setting};
+use super::table::{self, Line, Right, Setting};
 
 /// API group of this project.
 const OURS: &str = GROUP;

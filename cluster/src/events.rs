@@ -2,7 +2,7 @@
 //!
 //! Not kube's `Recorder`: it folds a second event with the same reason into the first and keeps the first note.
 
-use gputenancy_cluster::error::sentence;
+use crate::error::sentence;
 use gputenancy_crds::reasons::Reason;
 use k8s_openapi::{
     api::{core::v1::ObjectReference, events::v1::Event},

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use gputenancy_cluster::client::naming;
+use gputenancy_crds::backoff::Backoff;
 use http::{Response, StatusCode};
 use kube::{
     Client, Config,
@@ -14,18 +14,18 @@ use tokio::{
 };
 use tower::util::MapResponseLayer;
 
-use crate::{
+use super::{
     Right,
     report::Report,
     review::{Verdict, review},
 };
+use crate::client::naming;
 
 /// Interval while a right is missing or unknown: short enough for a `helm upgrade --wait` that grants it.
 const RETRY: Duration = Duration::from_secs(30);
-/// Shortest interval between complete reviews after refused requests; doubles with each review that finds nothing missing.
-const SHORTEST: Duration = Duration::from_secs(2);
-/// Longest such interval; also the time without refused requests after which the interval starts over.
-const LONGEST: Duration = Duration::from_hours(1);
+/// Intervals between complete reviews after refused requests, while each review finds nothing missing. After the longest one without a refused request
+/// they start over.
+const PAUSE: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_hours(1));
 
 /// A client that signals each request which the API server forbids. Quotas and admission forbid requests too, so a signal is only
 /// a reason to review the rights.
@@ -47,7 +47,7 @@ pub fn client(config: Config, refused: Arc<Notify>) -> kube::Result<Client> {
 /// where reviews themselves are forbidden, each review would cause the next.
 pub async fn monitor(client: Client, rights: Vec<Right>, refused: Arc<Notify>, mut publish: impl FnMut(&Report)) {
     let mut verdicts = vec![Verdict::Unknown("not reviewed yet".to_owned()); rights.len()];
-    let (mut idle, mut all) = (0_u32, true);
+    let (mut idle, mut all) = (1_u32, true);
     let mut last = Report::default();
     loop {
         let open = |verdict: &&mut Verdict| all || **verdict != Verdict::Granted;
@@ -64,13 +64,13 @@ pub async fn monitor(client: Client, rights: Vec<Right>, refused: Arc<Notify>, m
         }
         if report.is_complete() {
             refused.notified().await;
-            if at.elapsed() > LONGEST {
-                idle = 0;
+            if at.elapsed() > PAUSE.longest() {
+                idle = 1;
             }
-            sleep(pause(idle).saturating_sub(at.elapsed())).await;
+            sleep(PAUSE.after(idle).saturating_sub(at.elapsed())).await;
             (idle, all) = (idle.saturating_add(1), true);
         } else {
-            (idle, all) = (0, false);
+            (idle, all) = (1, false);
             tokio::select! {
                 () = sleep(RETRY) => {}
                 () = refused.notified() => {
@@ -79,21 +79,5 @@ pub async fn monitor(client: Client, rights: Vec<Right>, refused: Arc<Notify>, m
                 }
             }
         }
-    }
-}
-
-/// Interval after so many reviews that found nothing missing although a request had been refused.
-fn pause(idle: u32) -> Duration {
-    SHORTEST.saturating_mul(2_u32.saturating_pow(idle)).min(LONGEST)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn interval_doubles_up_to_an_hour() {
-        let pauses: Vec<u64> = [0, 1, 2, 10, 11, 40].map(|idle| pause(idle).as_secs()).into();
-        assert_eq!(pauses, [2, 4, 8, 2048, 3600, 3600]);
     }
 }

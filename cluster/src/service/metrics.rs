@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use gputenancy_rights::Right;
+use crate::rights::Right;
 use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::{Metric, Registry},

@@ -1,8 +1,8 @@
-//! Is an object of the API server as wanted? It has defaults and fields of others in addition. Pure.
+//! Whole objects, of which the API server has defaults and fields of others in addition.
 
-use gputenancy_crds::quantity::Amount;
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::Value;
+
+use super::amount;
 
 /// Has the live value everything that is wanted, with equal content? Lists are equal in length and order.
 pub fn includes(live: &Value, wanted: &Value) -> bool {
@@ -36,10 +36,7 @@ fn is_empty(value: &Value) -> bool {
 
 /// `1000m` and `1`: the API server writes quantities in its own form.
 fn same_quantity(live: &Value, wanted: &Value) -> bool {
-    let amount = |value: &Value| {
-        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        Amount::parse(&Quantity(text))
-    };
+    let amount = |value: &Value| value.as_str().map_or_else(|| amount(&value.to_string()), amount);
     matches!((amount(live), amount(wanted)), (Some(a), Some(b)) if a == b)
 }
 

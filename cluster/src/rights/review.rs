@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
+use crate::error::sentence;
 use futures::{StreamExt as _, stream};
-use gputenancy_cluster::error::sentence;
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec, SubjectAccessReviewStatus,
 };
 use kube::{Api, Client, api::PostParams};
 
-use crate::Right;
+use super::Right;
 
 /// Reviews in flight at once.
 const AT_ONCE: usize = 8;
@@ -77,7 +77,7 @@ fn verdict(status: Option<SubjectAccessReviewStatus>) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Line, Place, Setting, table::rights};
+    use crate::rights::{Line, Place, Setting, table::rights};
 
     #[test]
     fn request_names_subresource_object_and_namespace() {

@@ -219,28 +219,41 @@ impl<K: Resource, V> Writer<K, V> {
 
 #[cfg(test)]
 mod tests {
-    use gputenancy_engine::projection::{SlimNamespace, tenant_label};
+    use k8s_openapi::api::core::v1::Namespace;
     use kube::ResourceExt as _;
     use serde_json::json;
 
     use super::*;
-    use crate::cache::differs;
+    use crate::watch::differs;
 
-    fn namespace(name: &str, tenant: Option<&str>, version: &str) -> SlimNamespace {
+    fn tenant_label(namespace: &Namespace) -> Option<&str> {
+        namespace.labels().get("gputenancy.io/tenant").map(String::as_str)
+    }
+
+    fn namespace(name: &str, tenant: Option<&str>, version: &str) -> Namespace {
         let labels = tenant.map(|tenant| json!({"gputenancy.io/tenant": tenant}));
         let meta = json!({"name": name, "labels": labels, "resourceVersion": version});
         serde_json::from_value(json!({"metadata": meta, "status": {"phase": "Active"}})).unwrap()
     }
 
-    fn writer() -> Writer<SlimNamespace, SlimNamespace> {
-        let keep = |n: SlimNamespace| (n.status.phase != "Ignored").then_some(n);
+    fn is_ignored(namespace: &Namespace) -> bool {
+        namespace.annotations().contains_key("ignored")
+    }
+
+    fn ignored(mut namespace: Namespace) -> Namespace {
+        namespace.annotations_mut().insert("ignored".into(), String::new());
+        namespace
+    }
+
+    fn writer() -> Writer<Namespace, Namespace> {
+        let keep = |n: Namespace| (!is_ignored(&n)).then_some(n);
         Writer::new("namespaces", Projection { keep, differs, group: tenant_label })
     }
 
     /// The changes of an event: name, tenant before, tenant after.
-    fn apply(writer: &mut Writer<SlimNamespace, SlimNamespace>, event: Event<SlimNamespace>) -> Vec<String> {
-        let tenant = |n: Option<Arc<SlimNamespace>>| {
-            n.map_or("absent".to_owned(), |n| tenant_label(&*n).unwrap_or("none").to_owned())
+    fn apply(writer: &mut Writer<Namespace, Namespace>, event: Event<Namespace>) -> Vec<String> {
+        let tenant = |n: Option<Arc<Namespace>>| {
+            n.map_or("absent".to_owned(), |n| tenant_label(&n).unwrap_or("none").to_owned())
         };
         let changes = writer.apply(event).into_iter();
         let mut changes: Vec<String> =
@@ -292,8 +305,7 @@ mod tests {
     #[test]
     fn store_object_that_is_not_kept_counts_as_absent() {
         let mut writer = writer();
-        let mut ignored = namespace("a", Some("t"), "2");
-        ignored.status.phase = "Ignored".into();
+        let ignored = ignored(namespace("a", Some("t"), "2"));
         assert!(apply(&mut writer, Event::Apply(ignored.clone())).is_empty());
         apply(&mut writer, Event::Apply(namespace("a", Some("t"), "1")));
         assert_eq!(apply(&mut writer, Event::Apply(ignored)), ["a: t -> absent"]);
@@ -311,9 +323,7 @@ mod tests {
         apply(&mut writer, Event::Apply(namespace("a", None, "2")));
         let (objects, changed) = store.since(&mut last).unwrap();
         assert_eq!((objects[0].resource_version().as_deref(), changed), (Some("2"), false));
-        let mut ignored = namespace("b", None, "3");
-        ignored.status.phase = "Ignored".into();
-        apply(&mut writer, Event::Apply(ignored));
+        apply(&mut writer, Event::Apply(ignored(namespace("b", None, "3"))));
         assert!(store.since(&mut last).is_none());
     }
 

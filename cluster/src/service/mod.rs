@@ -1,0 +1,6 @@
+//! What programs that run for long share: flags and format of the log, health and metrics endpoints, and the end by a signal.
+
+pub mod endpoints;
+pub mod logging;
+pub mod metrics;
+pub mod shutdown;

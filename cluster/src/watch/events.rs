@@ -1,0 +1,104 @@
+//! The events of one watch, which starts again after a failure.
+
+use std::{fmt::Debug, time::Duration};
+
+use backon::ExponentialBuilder;
+use futures::Stream;
+use kube::{
+    Api, Resource,
+    runtime::{
+        WatchStreamExt as _,
+        watcher::{self, Event, ExponentialBackoff, watcher},
+    },
+};
+use serde::de::DeserializeOwned;
+
+use crate::error::{is_expired, sentence};
+
+/// Shortest delay before a failed watch starts again.
+const MIN_DELAY: Duration = Duration::from_millis(800);
+
+/// The events of these objects, without end. A failed watch starts again after a delay that grows up to `longest`, plus jitter of at most as much again:
+/// kube's default waits up to a minute, which is too long after a restart of the API server.
+pub fn events<K>(
+    api: Api<K>,
+    config: watcher::Config,
+    longest: Duration,
+) -> impl Stream<Item = watcher::Result<Event<K>>> + Send
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    watcher(api, config.streaming_lists()).backoff(backoff(longest))
+}
+
+fn backoff(longest: Duration) -> ExponentialBackoff {
+    ExponentialBuilder::new().with_min_delay(MIN_DELAY).with_max_delay(longest).with_jitter().without_max_times().into()
+}
+
+/// Logs why one watch starts again: the first failure and each one with another cause as a warning, until the watch works.
+#[derive(Debug)]
+pub struct Restarts {
+    resource: &'static str,
+    meanwhile: &'static str,
+    cause: Option<String>,
+}
+
+impl Restarts {
+    /// Of a watch of this resource, by its plural name.
+    pub fn new(resource: &'static str) -> Self {
+        Self { resource, meanwhile: "", cause: None }
+    }
+
+    /// With what does not work while the watch does not, for the warning.
+    #[must_use]
+    pub fn meanwhile(self, meanwhile: &'static str) -> Self {
+        Self { meanwhile, ..self }
+    }
+
+    /// Logs a failure, and returns what is none.
+    pub fn note<T>(&mut self, event: watcher::Result<T>) -> Option<T> {
+        let Self { resource, meanwhile, cause } = self;
+        match event {
+            Ok(event) => {
+                *cause = None;
+                Some(event)
+            }
+            Err(error) if is_expired(&error) => {
+                tracing::debug!(resource, "watch expired, restarting");
+                None
+            }
+            Err(error) => {
+                let error = sentence(&error);
+                if cause.as_ref() == Some(&error) {
+                    tracing::debug!(error, resource, "watch failed again, restarting");
+                } else {
+                    tracing::warn!(error, resource, meanwhile, "watch failed, restarting");
+                }
+                *cause = Some(error);
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_never_end_and_stay_below_twice_the_longest() {
+        let longest = Duration::from_secs(10);
+        let delays: Vec<Duration> = backoff(longest).take(100).collect();
+        assert_eq!(delays.len(), 100);
+        assert!(delays.iter().all(|delay| (MIN_DELAY..=2 * longest).contains(delay)));
+    }
+
+    #[test]
+    fn failure_is_remembered_until_the_watch_works() {
+        let mut restarts = Restarts::new("pods");
+        assert_eq!(restarts.note::<()>(Err(watcher::Error::NoResourceVersion)), None);
+        assert!(restarts.cause.is_some());
+        assert_eq!(restarts.note(Ok(7)), Some(7));
+        assert_eq!(restarts.cause, None);
+    }
+}
