@@ -72,6 +72,14 @@ impl Writer {
         self.metrics.write(&K::kind(&()), verb);
     }
 
+    /// Objects of this type, of the cluster where the namespace is empty.
+    fn dynamic(&self, resource: &ApiResource, namespace: &str) -> Api<DynamicObject> {
+        match namespace {
+            "" => Api::all_with(self.client.clone(), resource),
+            namespace => Api::namespaced_with(self.client.clone(), namespace, resource),
+        }
+    }
+
     /// Applies a namespaced object and returns its metadata. Takes fields over that another manager owns, which repairs drift.
     pub async fn apply<K>(&self, part: Part, object: &K) -> kube::Result<PartialObjectMeta<DynamicObject>>
     where
@@ -81,7 +89,7 @@ impl Writer {
         self.apply_as(part, &ApiResource::erase::<K>(&()), key, object).await
     }
 
-    /// As [`Self::apply`], for an object of this type, namespace and name.
+    /// As [`Self::apply`], for an object of this type, namespace and name; one of the cluster has an empty namespace.
     pub async fn apply_as(
         &self,
         part: Part,
@@ -90,8 +98,7 @@ impl Writer {
         object: &(impl Serialize + Debug),
     ) -> kube::Result<PartialObjectMeta<DynamicObject>> {
         self.metrics.write(&resource.kind, "apply");
-        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, resource);
-        part.manager().apply(&api, name, object).await
+        part.manager().apply(&self.dynamic(resource, namespace), name, object).await
     }
 
     /// Applies these fields to a cluster-scoped object.
@@ -169,10 +176,10 @@ impl Writer {
         FieldManager::new(names::OPERATOR_MANAGER).merge(api, name, fields).await
     }
 
-    /// Deletes a namespaced object of this type and name, if it exists.
+    /// Deletes an object of this type and name, if it exists; one of the cluster has an empty namespace.
     pub async fn delete_as(&self, resource: &ApiResource, (namespace, name): (&str, &str)) -> kube::Result<()> {
         self.metrics.write(&resource.kind, "delete");
-        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, resource);
+        let api = self.dynamic(resource, namespace);
         present(api.delete(name, &DeleteParams::default()).await).map(drop)
     }
 

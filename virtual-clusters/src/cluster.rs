@@ -244,8 +244,8 @@ mod tests {
 
     #[tokio::test]
     async fn served_apis_are_sorted_and_those_that_charts_ask_for() {
-        let server = MockServer::new(answer);
-        let cluster = Cluster::new(server.client());
+        let host = MockServer::new(answer);
+        let cluster = Cluster::new(host.client());
         let served = cluster.served().await.unwrap();
         assert_eq!(served.version, "v1.36.3");
         let expected = [
@@ -261,7 +261,7 @@ mod tests {
         ];
         assert_eq!(served.api_versions, expected);
         assert_eq!(*cluster.served().await.unwrap(), *served);
-        assert_eq!(server.take().len(), 3, "the second answer is the first one");
+        assert_eq!(host.take().len(), 3, "the second answer is the first one");
     }
 
     fn refused() -> kube::Result<i32> {

@@ -42,11 +42,13 @@ where
     }
 
     /// Only objects that this field selector matches.
+    #[must_use]
     pub fn fields(self, selector: &str) -> Self {
         Self { config: self.config.fields(selector), ..self }
     }
 
     /// Only objects that this label selector matches.
+    #[must_use]
     pub fn labels(self, selector: &str) -> Self {
         Self { config: self.config.labels(selector), ..self }
     }

@@ -119,7 +119,7 @@ mod tests {
     type Names = BTreeSet<&'static str>;
 
     fn published<S: Slot<Names> + Send + Sync>(sender: &watch::Sender<S>) -> Published<'_, &'static str, Names, S> {
-        Published::new(sender, |names, name| names.insert(*name), |names, name| names.remove(name))
+        Published::new(sender, |names, name| names.insert(*name), BTreeSet::remove)
     }
 
     #[test]

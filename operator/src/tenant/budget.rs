@@ -14,8 +14,9 @@ use kube::ResourceExt as _;
 
 use super::{
     Amount,
-    observe::{Observed, Role, quota_key},
+    observe::{Observed, quota_key},
     render,
+    roles::{Role, Roles},
     write::{Precondition, absent},
 };
 
@@ -41,46 +42,42 @@ impl Observed {
     }
 
     /// The tenant's namespaces with their quotas.
-    pub fn namespace_quotas(&self) -> Vec<(String, NamespaceQuota)> {
-        let quota = |(name, role): (String, Role)| {
-            let state = self.quotas.get(&name).map(|q| quota_state(q));
-            let present = state.map(|state| Presence::Quota { state, fenced: self.fenced.contains(&name) });
+    fn namespace_quotas(&self, roles: &Roles) -> Vec<(String, NamespaceQuota)> {
+        let quota = |(name, role): (&str, Role)| {
+            let state = self.quotas.get(name).map(|q| quota_state(q));
+            let present = state.map(|state| Presence::Quota { state, fenced: self.fenced.contains(name) });
             let (open, presence) = match role {
                 Role::Foreign | Role::Adoptable => return None,
-                Role::Missing if self.uncached.contains(&name) => (true, Presence::NoQuota),
+                Role::Missing if self.uncached.contains(name) => (true, Presence::NoQuota),
                 Role::Missing => (true, Presence::NewNamespace),
                 Role::Active => (true, present.unwrap_or(Presence::NoQuota)),
                 Role::Retained => (false, present.unwrap_or(Presence::NoQuota)),
                 Role::Terminating => (false, present.unwrap_or(Presence::Terminating)),
             };
-            let pod_requests = if presence == Presence::Terminating { self.held(&name) } else { self.requested(&name) };
-            let (counted, demands) = (!self.lowered.contains(&name), self.refused.demands(&name));
-            Some((name, NamespaceQuota { open, presence, counted, pod_requests, demands }))
+            let pod_requests = if presence == Presence::Terminating { self.held(name) } else { self.requested(name) };
+            let (counted, demands) = (!self.lowered.contains(name), self.refused.demands(name));
+            Some((name.to_owned(), NamespaceQuota { open, presence, counted, pod_requests, demands }))
         };
-        let roles = self.roles();
         // created by a recent write, and no longer in the spec
-        let uncached = self.uncached.iter().filter(|name| !roles.iter().any(|(known, _)| known == *name));
+        let uncached = self.uncached.iter().filter(|name| !roles.iter().any(|(known, _)| known == name.as_str()));
         let uncached = uncached.map(|name| {
             let (presence, pod_requests, demands) = (Presence::NoQuota, Amounts::new(), Vec::new());
             (name.clone(), NamespaceQuota { open: false, presence, counted: true, pod_requests, demands })
         });
-        roles.clone().into_iter().filter_map(quota).chain(uncached).collect()
+        roles.iter().filter_map(quota).chain(uncached).collect()
     }
 
     /// Devices that processes of the tenant's deleted pods keep, by resource. Kubernetes counts deleted pods in no quota.
-    fn left_over(&self) -> impl Iterator<Item = (&String, Amount)> {
-        let roles: Vec<(String, Role)> = self.roles();
-        let own = move |name: &str| {
-            roles.iter().any(|(own, role)| own == name && !matches!(role, Role::Foreign | Role::Adoptable))
-        };
+    fn left_over<'s>(&'s self, roles: &'s Roles) -> impl Iterator<Item = (&'s String, Amount)> {
+        let own = |name: &str| roles.own().any(|own| own == name);
         let all = self.view.left_over.iter().filter(move |((namespace, _), _)| own(namespace));
         all.map(|((_, resource), n)| (resource, Amount::of_milli(i128::from(*n) * 1000)))
     }
 
     /// The budget without what processes of deleted pods keep: what quotas may grant.
-    fn grantable(&self) -> Limits {
+    fn grantable(&self, roles: &Roles) -> Limits {
         let mut budget = self.budget();
-        for (resource, kept) in self.left_over() {
+        for (resource, kept) in self.left_over(roles) {
             if let Some(limit) = budget.get_mut(&quota_key(resource)) {
                 *limit = Amount::parse(limit).unwrap_or_default().less(kept).quantity();
             }
@@ -89,9 +86,9 @@ impl Observed {
     }
 
     /// The cap without what processes of deleted pods keep.
-    fn grantable_cap(&self) -> Option<Cap> {
+    fn grantable_cap(&self, roles: &Roles) -> Option<Cap> {
         let cap = self.cap()?;
-        let kept: Vec<(String, Amount)> = self.left_over().map(|(resource, n)| (quota_key(resource), n)).collect();
+        let kept: Vec<(String, Amount)> = self.left_over(roles).map(|(resource, n)| (quota_key(resource), n)).collect();
         let kept = cap.weigh(kept.iter().map(|(key, n)| (key.as_str(), *n)));
         Some(Cap { whole: cap.whole.less(kept), ..cap })
     }
@@ -113,20 +110,10 @@ impl Observed {
     }
 
     /// Use of all GPU resources in whole GPUs, as the tenant's quotas count it; `None` without a cap.
-    pub fn equivalents(&self) -> Option<Amount> {
+    pub fn equivalents(&self, roles: &Roles) -> Option<Amount> {
         let cap = self.cap()?;
-        let own = self.roles().into_iter().filter(|(_, role)| !matches!(role, Role::Foreign | Role::Adoptable));
-        let quotas: Vec<_> = own.filter_map(|(name, _)| self.quotas.get(&name).cloned()).collect();
-        let used = quotas.iter().flat_map(|quota| &quota.status.used);
+        let used = roles.own().filter_map(|name| self.quotas.get(name)).flat_map(|quota| &quota.status.used);
         Some(cap.weigh(used.filter_map(|(key, quantity)| Some((key.as_str(), Amount::parse(quantity)?)))))
-    }
-
-    /// The tenant's namespaces, and the decision about their quotas.
-    pub fn decide_quotas(&self) -> (Vec<String>, QuotaDecision) {
-        let (names, namespaces): (Vec<String>, Vec<NamespaceQuota>) = self.namespace_quotas().into_iter().unzip();
-        let decision =
-            quota::decide(&self.grantable(), self.grantable_cap().as_ref(), &namespaces, self.tenant.spec.suspend);
-        (names, decision)
     }
 
     /// Limits and use of the quotas that exist.
@@ -135,7 +122,7 @@ impl Observed {
     }
 
     /// Use beyond the tenant's budget, by resource, and of all GPUs beyond its cap, for a message; empty if there is none.
-    pub fn overdraft(&self, decision: &QuotaDecision) -> String {
+    pub fn overdraft(&self, roles: &Roles, decision: &QuotaDecision) -> String {
         let budget = self.budget();
         let excess = |(key, over): (&String, &Amount)| {
             let of = |amounts: &Limits| amounts.get(key).map_or_else(|| "0".to_owned(), |q| q.0.clone());
@@ -144,16 +131,16 @@ impl Observed {
         let cap = self.tenant.spec.gpu_equivalents.as_ref().filter(|_| decision.over_cap > Amount::default());
         let cap = cap.map(|cap| format!("spec.gpuEquivalents by {} over {cap}", decision.over_cap.decimal()));
         let over = decision.over_budget.iter().map(excess).chain(cap).collect::<Vec<_>>().join(", ");
-        match self.kept_by_deleted_pods() {
+        match self.kept_by_deleted_pods(roles) {
             Some(kept) if !over.is_empty() => format!("{over}; {kept}"),
             _ => over,
         }
     }
 
     /// What processes of deleted pods keep, for a message.
-    pub fn kept_by_deleted_pods(&self) -> Option<String> {
+    pub fn kept_by_deleted_pods(&self, roles: &Roles) -> Option<String> {
         let mut sums: BTreeMap<&String, Amount> = BTreeMap::new();
-        for (resource, n) in self.left_over() {
+        for (resource, n) in self.left_over(roles) {
             let sum = sums.entry(resource).or_default();
             *sum = sum.plus(n);
         }
@@ -166,20 +153,39 @@ impl Observed {
         })
     }
 
-    /// A namespace whose quota does not enforce its target yet.
-    pub fn pending_quota<'a>(&self, names: &'a [String], decision: &QuotaDecision) -> Option<&'a String> {
-        let states = self.quota_states();
-        let state = |name: &String| states.get(name).cloned().unwrap_or_default();
-        let mut targets = names.iter().zip(&decision.targets);
-        targets.find(|(name, target)| !state(name).unreached_keys(target).is_empty()).map(|(name, _)| name)
-    }
-
     /// Version and uid that a write of this quota is decided on.
     pub fn decided_on(&self, namespace: &str) -> Precondition {
         match self.quotas.get(namespace) {
             Some(quota) => (quota.resource_version(), quota.uid()),
             None => absent(),
         }
+    }
+}
+
+/// The decision about the quotas of a tenant's namespaces.
+#[derive(Debug)]
+pub struct Quotas {
+    /// The namespaces.
+    pub namespaces: Vec<String>,
+    /// The decision, with an action and a target for each of them in this order.
+    pub decision: QuotaDecision,
+}
+
+impl Quotas {
+    /// Decides.
+    pub fn of(seen: &Observed, roles: &Roles) -> Self {
+        let (namespaces, quotas): (Vec<String>, Vec<NamespaceQuota>) = seen.namespace_quotas(roles).into_iter().unzip();
+        let (budget, cap) = (seen.grantable(roles), seen.grantable_cap(roles));
+        let decision = quota::decide(&budget, cap.as_ref(), &quotas, seen.tenant.spec.suspend);
+        Self { namespaces, decision }
+    }
+
+    /// A namespace whose quota does not enforce its target yet.
+    pub fn pending(&self, seen: &Observed) -> Option<&String> {
+        let states = seen.quota_states();
+        let state = |name: &String| states.get(name).cloned().unwrap_or_default();
+        let mut targets = self.namespaces.iter().zip(&self.decision.targets);
+        targets.find(|(name, target)| !state(name).unreached_keys(target).is_empty()).map(|(name, _)| name)
     }
 }
 

@@ -17,13 +17,14 @@ use kube::{Resource, ResourceExt as _, runtime::reflector::ObjectRef};
 use tokio::sync::watch;
 
 use super::{
-    TenantError, budget, earlier_access,
-    foreign_access::{self, Access},
+    TenantError, budget, earlier_access, foreign_access,
     managed::Managed,
+    memory::TenantMemory,
     observe::{Observed, PullSecrets},
     refused_controllers::{Refused, RefusedControllers, newest_pods},
+    roles::Roles,
     standard::Standard,
-    versions::{Versions, Written},
+    versions::Written,
     wake_controllers::{Wake, WakeTarget},
 };
 use crate::{
@@ -64,19 +65,10 @@ pub struct Context {
     standard: Arc<Standard>,
     settings: Settings,
     pub(super) metrics: Arc<Metrics>,
-    versions: Mutex<Versions>,
-    /// Begin of transient states that the status does not report yet, by tenant.
-    transient_since: Mutex<HashMap<String, Instant>>,
-    /// Failed reconciles in a row, by tenant.
-    failures: Mutex<HashMap<String, u32>>,
     /// This leader's writes of quotas.
     fence: Mutex<WriteFence>,
-    /// Refused controllers by tenant.
-    refused: Mutex<HashMap<String, RefusedControllers>>,
-    /// Limits that quotas enforced when they were last observed, and when one of them was lowered last, by namespace.
-    lowered: Mutex<HashMap<String, (budget::Enforced, Instant)>>,
-    /// Role bindings and network policies of others in adopted namespaces, and when they were read.
-    earlier: Mutex<HashMap<String, (Vec<Access>, Instant)>>,
+    /// What is remembered of each tenant.
+    memory: Mutex<HashMap<String, TenantMemory>>,
 }
 
 impl Context {
@@ -90,25 +82,9 @@ impl Context {
         view: watch::Receiver<Arc<FleetView>>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let (versions, transient_since, failures, refused, lowered, earlier) = Default::default();
-        let fence = Mutex::new(WriteFence::new(term));
+        let (fence, memory) = (Mutex::new(WriteFence::new(term)), Mutex::default());
         let standard = Arc::new(standard);
-        Self {
-            caches,
-            writer,
-            publisher,
-            view,
-            standard,
-            settings,
-            metrics,
-            versions,
-            transient_since,
-            failures,
-            fence,
-            refused,
-            lowered,
-            earlier,
-        }
+        Self { caches, writer, publisher, view, standard, settings, metrics, fence, memory }
     }
 
     /// The tenants of a trigger.
@@ -130,11 +106,12 @@ impl Context {
     pub(super) fn observe(&self, tenant: &GpuTenant) -> Observed {
         let name = tenant.name_any();
         let namespaces = self.namespaces(tenant);
-        let quotas = each(&namespaces, |ns| self.caches.quotas.get(ns, Managed::Quota.name()));
-        let managed = namespaces.keys().flat_map(|namespace| {
-            let object = |kind: Managed| Some(((kind, namespace.clone()), kind.cached(&self.caches, namespace)?));
-            Managed::from_spec().filter_map(object)
-        });
+        let quotas = each(&namespaces, |ns| self.caches.quotas.get(ns, names::QUOTA));
+        let object = |kind: Managed, namespace: &str| {
+            Some(((kind, namespace.to_owned()), kind.cached(&self.caches, &name, namespace)?))
+        };
+        let managed = namespaces.keys().flat_map(|ns| Managed::from_spec().filter_map(|kind| object(kind, ns)));
+        let of_cluster = Managed::OF_CLUSTER.into_iter().filter_map(|kind| object(kind, Managed::NO_NAMESPACE));
         let (fenced, uncached) = {
             let mut fence = self.fence();
             let uncached = fence.unseen(&name, |namespace| namespaces.contains_key(namespace));
@@ -148,14 +125,15 @@ impl Context {
         let pods: Vec<_> = quotas.keys().filter(|_| moves).flat_map(|ns| self.caches.pods.in_namespace(ns)).collect();
         let mut seen = Observed {
             tenant: tenant.clone(),
-            managed: managed.collect(),
+            managed: managed.chain(of_cluster).collect(),
             pull_secrets: self.pull_secrets(&namespaces),
             standard: self.standard.clone(),
             api_endpoints: self.caches.api_endpoints(),
             operator_namespace: self.settings.home.clone(),
             virtual_clusters: self.settings.virtual_clusters,
+            readable: self.caches.tenant_roles.is_some(),
             fenced,
-            lowered: self.lowered(&quotas, moves),
+            lowered: self.remember(&name, |memory| lowered(memory, &quotas, moves)),
             requested: budget::requested(pods.iter().map(|pod| &**pod)),
             uncached,
             earlier: BTreeMap::new(),
@@ -174,8 +152,9 @@ impl Context {
     pub(super) async fn read_earlier_access(&self, seen: &mut Observed) {
         let until = Instant::now() + EARLIER_ACCESS_PATIENCE;
         let tenant = seen.name();
-        for (namespace, _) in earlier_access::adopted(seen) {
-            let known = lock(&self.earlier).get(&namespace).cloned();
+        for (namespace, _) in earlier_access::adopted(seen, &Roles::of(seen)) {
+            let known =
+                self.remember(&tenant, |memory| memory.namespaces.get(&namespace).and_then(|of| of.earlier.clone()));
             let fresh = known.as_ref().is_some_and(|(_, at)| at.elapsed() < EARLIER_ACCESS_AGE);
             let mut all = known.map(|(all, _)| all);
             if !fresh {
@@ -183,7 +162,10 @@ impl Context {
                 let read = tokio::time::timeout_at(until.into(), read).await;
                 match read.map_err(|_| "no answer in time".to_owned()).and_then(|read| read.map_err(|e| sentence(&e))) {
                     Ok(read) => {
-                        lock(&self.earlier).insert(namespace.clone(), (read.clone(), Instant::now()));
+                        self.remember(&tenant, |memory| {
+                            let of = memory.namespaces.entry(namespace.clone()).or_default();
+                            of.earlier = Some((read.clone(), Instant::now()));
+                        });
                         all = Some(read);
                     }
                     Err(error) => tracing::warn!(
@@ -226,42 +208,17 @@ impl Context {
         found
     }
 
-    /// Namespaces in which an enforced limit was lowered within [`SETTLING_TIME`], as far as this leader has observed; none if the budget
-    /// does not move.
-    fn lowered(&self, quotas: &BTreeMap<String, Arc<SlimQuota>>, moves: bool) -> BTreeSet<String> {
-        let mut known = lock(&self.lowered);
-        if !moves {
-            for namespace in quotas.keys() {
-                known.remove(namespace);
-            }
-            return BTreeSet::new();
-        }
-        let mut lowered = BTreeSet::new();
-        for (namespace, quota) in quotas {
-            let now = budget::Enforced::of(quota);
-            let since = match known.get(namespace) {
-                Some((before, since)) if !now.is_lower_than(before) => *since,
-                _ => Instant::now(),
-            };
-            known.insert(namespace.clone(), (now, since));
-            if since.elapsed() < SETTLING_TIME {
-                lowered.insert(namespace.clone());
-            }
-        }
-        lowered
-    }
-
     /// Updates the refused controllers of the tenant.
     fn refused_of(&self, seen: &Observed) -> RefusedControllers {
         let refusals: Vec<Refused> = seen.quotas.keys().flat_map(|namespace| self.refusals_in(namespace)).collect();
-        let mut all = lock(&self.refused);
-        let old = all.remove(&seen.name()).unwrap_or_default();
-        let (new, waited) = old.update(&refusals, &seen.quota_states(), seen.now);
+        let states = seen.quota_states();
+        let (new, waited) = self.remember(&seen.name(), |memory| {
+            let (new, waited) = std::mem::take(&mut memory.refused).update(&refusals, &states, seen.now);
+            memory.refused = new.clone();
+            (new, waited)
+        });
         for time in waited {
             self.metrics.budget_moved(time.as_secs_f64());
-        }
-        if !new.is_empty() {
-            all.insert(seen.name(), new.clone());
         }
         new
     }
@@ -286,10 +243,7 @@ impl Context {
 
     /// Notes that a controller was woken.
     pub(super) fn woken(&self, tenant: &str, wake: &Wake) {
-        let mut all = lock(&self.refused);
-        if let Some(refused) = all.get_mut(tenant) {
-            refused.woken(wake);
-        }
+        self.remember(tenant, |memory| memory.refused.woken(wake));
     }
 
     /// A namespace whose quota a later leader has written.
@@ -303,57 +257,67 @@ impl Context {
 
     /// Removes the state of a deleted tenant.
     pub(super) fn forget(&self, seen: &Observed) {
-        self.transient_ended(&seen.name());
         self.fence().forget(&seen.name());
-        lock(&self.lowered).retain(|namespace, _| !seen.namespaces.contains_key(namespace));
-        lock(&self.earlier).retain(|namespace, _| !seen.namespaces.contains_key(namespace));
+        lock(&self.memory).remove(&seen.name());
     }
 
     pub(super) fn fence(&self) -> MutexGuard<'_, WriteFence> {
         lock(&self.fence)
     }
 
-    /// Time for which a tenant has been in a transient state.
-    pub(super) fn transient_for(&self, tenant: &str) -> Duration {
-        lock(&self.transient_since).entry(tenant.to_owned()).or_insert_with(Instant::now).elapsed()
-    }
-
-    /// Notes that a tenant is in no transient state.
-    pub(super) fn transient_ended(&self, tenant: &str) {
-        lock(&self.transient_since).remove(tenant);
-    }
-
-    /// Counts failed reconciles of a tenant in a row; a success ends the row.
-    pub(super) fn failures(&self, tenant: &str, failed: bool) -> u32 {
-        let mut failures = lock(&self.failures);
-        if !failed {
-            failures.remove(tenant);
-            return 0;
+    /// Reads and changes what is remembered of a tenant.
+    pub(super) fn remember<T>(&self, tenant: &str, of: impl FnOnce(&mut TenantMemory) -> T) -> T {
+        let mut all = lock(&self.memory);
+        let memory = all.entry(tenant.to_owned()).or_default();
+        let found = of(memory);
+        if memory.is_empty() {
+            all.remove(tenant);
         }
-        let count = failures.entry(tenant.to_owned()).or_default();
-        *count = count.saturating_add(1);
-        *count
+        found
     }
 
-    /// Remembers the version that a write produced.
-    pub(super) fn wrote(&self, namespace: String, object: Written, applied: &impl Resource) {
-        lock(&self.versions).wrote(namespace, object, version(applied));
+    /// Remembers the version that a write into a namespace of the tenant produced.
+    pub(super) fn wrote(&self, tenant: &str, namespace: String, object: Written, applied: &impl Resource) {
+        self.remember(tenant, |memory| memory.versions.wrote(namespace, object, version(applied)));
     }
 
-    /// An object of this namespace, or of this name, whose last write the caches do not have yet.
-    pub(super) fn lagging(&self, key: &str, cached: impl Fn(&Written) -> Option<u64>) -> Option<Written> {
-        lock(&self.versions).lagging(key, cached)
-    }
-
-    /// Fails while the caches do not have the last writes into these namespaces.
+    /// Fails while the caches do not have the last writes about the tenant.
     pub(super) fn caught_up(&self, seen: &Observed) -> Result<(), TenantError> {
-        for namespace in seen.namespaces.keys() {
-            if let Some(object) = self.lagging(namespace, |object| seen.version(namespace, object)) {
-                return Err(TenantError::Lagging(format!("{object} of namespace {namespace}")));
+        let tenant = seen.name();
+        let namespaces = seen.namespaces.keys().map(String::as_str);
+        for namespace in namespaces.chain([Managed::NO_NAMESPACE]) {
+            let cached = |object: &Written| seen.version(namespace, object);
+            if let Some(object) = self.remember(&tenant, |memory| memory.versions.lagging(namespace, cached)) {
+                return Err(TenantError::Lagging(object.describe(&tenant, namespace)));
             }
         }
         Ok(())
     }
+}
+
+/// Namespaces in which an enforced limit was lowered within [`SETTLING_TIME`], as far as this leader has observed; none if the budget does not
+/// move.
+fn lowered(memory: &mut TenantMemory, quotas: &BTreeMap<String, Arc<SlimQuota>>, moves: bool) -> BTreeSet<String> {
+    if !moves {
+        for namespace in memory.namespaces.values_mut() {
+            namespace.enforced = None;
+        }
+        return BTreeSet::new();
+    }
+    let mut lowered = BTreeSet::new();
+    for (namespace, quota) in quotas {
+        let now = budget::Enforced::of(quota);
+        let known = &mut memory.namespaces.entry(namespace.clone()).or_default().enforced;
+        let since = match known {
+            Some((before, since)) if !now.is_lower_than(before) => *since,
+            _ => Instant::now(),
+        };
+        *known = Some((now, since));
+        if since.elapsed() < SETTLING_TIME {
+            lowered.insert(namespace.clone());
+        }
+    }
+    lowered
 }
 
 fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {

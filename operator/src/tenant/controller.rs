@@ -22,11 +22,12 @@ use tokio_util::sync::CancellationToken;
 use super::{
     TenantError,
     context::{Context, EARLIER_ACCESS_AGE, SETTLING_TIME},
-    decide, earlier_access,
+    decide::decide,
+    earlier_access,
     execute::execute,
     failed,
     report::report,
-    status, teardown, tenant_role,
+    status,
     write::Write,
 };
 use crate::{apply::has_finalizer, cache::Trigger};
@@ -104,7 +105,7 @@ async fn reconcile(tenant: Arc<GpuTenant>, context: Arc<Context>) -> Action {
     context.metrics.reconciled("tenant", begun.elapsed().as_secs_f64(), failed);
     match outcome {
         Ok(after) => {
-            context.failures(&name, false);
+            context.remember(&name, |memory| memory.failed(false));
             after.map_or_else(Action::await_change, Action::requeue)
         }
         Err(error @ TenantError::Lagging(_)) => {
@@ -113,7 +114,7 @@ async fn reconcile(tenant: Arc<GpuTenant>, context: Arc<Context>) -> Action {
         }
         Err(error @ (TenantError::Write { .. } | TenantError::Outranked(_))) => {
             tracing::warn!(%error, "tenant not reconciled, requeueing");
-            Action::requeue(RETRY.after(context.failures(&name, true)))
+            Action::requeue(RETRY.after(context.remember(&name, |memory| memory.failed(true))))
         }
     }
 }
@@ -122,46 +123,40 @@ async fn reconcile(tenant: Arc<GpuTenant>, context: Arc<Context>) -> Action {
 async fn reconcile_once(tenant: &GpuTenant, context: &Context) -> Result<Option<Duration>, TenantError> {
     let mut seen = context.observe(tenant);
     context.caught_up(&seen)?;
-    tenant_role::caught_up(tenant, context)?;
     if let Some(namespace) = context.outranked_in(&seen) {
         return Err(TenantError::Outranked(namespace));
     }
     let deleted = tenant.metadata.deletion_timestamp.is_some();
-    let writes = if deleted {
-        if !has_finalizer(tenant) {
-            return Ok(None);
-        }
-        teardown::writes(&seen)
-    } else {
+    if deleted && !has_finalizer(tenant) {
+        return Ok(None);
+    }
+    if !deleted {
         context.writer.set_finalizer(tenant, true).await.map_err(failed("adding the finalizer"))?;
-        decide::writes(&seen)
-    };
-    let finalizes = writes.iter().any(|w| matches!(w, Write::RemoveFinalizer(_)));
+        context.read_earlier_access(&mut seen).await;
+    }
+    let decided = decide(&seen);
+    let finalizes = decided.writes.iter().any(|w| matches!(w, Write::RemoveFinalizer(_)));
     let mut outcome = Ok(());
-    for write in writes {
-        outcome = execute(&seen, context, write).await;
+    for write in &decided.writes {
+        outcome = execute(&seen, context, write.clone()).await;
         if outcome.is_err() {
             break;
         }
-    }
-    if !deleted && outcome.is_ok() {
-        outcome = tenant_role::reconcile(tenant, context).await;
-    }
-    if !deleted {
-        context.read_earlier_access(&mut seen).await;
     }
     let reported = if finalizes {
         context.forget(&seen);
         None
     } else {
         let error = outcome.as_ref().err().filter(|e| !matches!(e, TenantError::Lagging(_)));
-        report(&seen, context, error).await?
+        report((&seen, &decided), context, error).await?
     };
     outcome?;
     let deadline = seen.refused.next_deadline(seen.now, status::SHOWN_AFTER);
     let deadline = deadline.and_then(|then| Duration::try_from(then.duration_since(seen.now)).ok());
-    let settling = seen.decide_quotas().1.waits_for_count.then_some(SETTLING_TIME);
-    let rereads = !deleted && (earlier_access::is_unread(&seen) || earlier_access::condition(&seen).is_some());
+    let settling = decided.quotas.decision.waits_for_count.then_some(SETTLING_TIME);
+    let rereads = !deleted
+        && (earlier_access::is_unread(&seen, &decided.roles)
+            || earlier_access::condition(&seen, &decided.roles).is_some());
     let reread = rereads.then_some(EARLIER_ACCESS_AGE);
     Ok([reported, deadline, settling, reread, deleted.then_some(DELETION_INTERVAL)].into_iter().flatten().min())
 }

@@ -1,5 +1,4 @@
-//! The decision about a tenant that is not being deleted: what to write now. Pure; the same observation gives the same writes, and none once
-//! converged.
+//! The decision about a tenant. Pure; the same observation gives the same decision, and no write once converged.
 
 use std::collections::BTreeMap;
 
@@ -7,45 +6,69 @@ use gputenancy_engine::quota::QuotaAction;
 use kube::ResourceExt as _;
 
 use super::{
+    budget::Quotas,
     desired,
     managed::Managed,
-    observe::{Observed, Role},
+    observe::Observed,
     pull_secrets, render,
+    roles::{Role, Roles},
+    teardown,
     write::Write,
 };
 
-/// What to write, in this order.
-pub fn writes(seen: &Observed) -> Vec<Write> {
-    let (names, decision) = seen.decide_quotas();
-    let mut actions: BTreeMap<String, QuotaAction> = names.into_iter().zip(decision.actions).collect();
+/// What is decided of one observation, once: writes and status follow from the same.
+#[derive(Debug)]
+pub struct Decided {
+    /// The namespaces with their roles.
+    pub roles: Roles,
+    /// The decision about their quotas.
+    pub quotas: Quotas,
+    /// What to write, in this order.
+    pub writes: Vec<Write>,
+}
+
+/// Decides about a tenant.
+pub fn decide(seen: &Observed) -> Decided {
+    let roles = Roles::of(seen);
+    let quotas = Quotas::of(seen, &roles);
+    let deleted = seen.tenant.metadata.deletion_timestamp.is_some();
+    let writes = if deleted { teardown::writes(seen, &roles) } else { writes(seen, &roles, &quotas) };
+    Decided { roles, quotas, writes }
+}
+
+/// What to write about a tenant that is not being deleted.
+fn writes(seen: &Observed, roles: &Roles, quotas: &Quotas) -> Vec<Write> {
+    let Quotas { namespaces, decision } = quotas;
+    let mut actions: BTreeMap<&str, QuotaAction> =
+        namespaces.iter().map(String::as_str).zip(decision.actions.iter().cloned()).collect();
     let (mut writes, mut quotas, mut namespaces) = (Vec::new(), Vec::new(), Vec::new());
-    for (name, role) in seen.roles() {
-        let action = actions.remove(&name).unwrap_or(QuotaAction::Keep);
+    for (name, role) in roles.iter() {
+        let action = actions.remove(name).unwrap_or(QuotaAction::Keep);
         match role {
             Role::Foreign => continue,
             Role::Terminating => {
-                quotas.extend(quota(seen, &name, action));
+                quotas.extend(quota(seen, name, action));
                 continue;
             }
             Role::Missing => {
                 let uid = seen.tenant.uid().unwrap_or_default();
-                let namespace = render::namespace(&seen.tenant, &name, false, Some(uid));
+                let namespace = render::namespace(&seen.tenant, name, false, Some(uid));
                 writes.push(Write::CreateNamespace(Box::new(namespace)));
             }
             Role::Adoptable => {
                 // its objects are written once its label is: another tenant may adopt it at the same time
-                let mut namespace = render::namespace(&seen.tenant, &name, false, None);
+                let mut namespace = render::namespace(&seen.tenant, name, false, None);
                 namespace.metadata.annotations = Some([(render::ADOPTED.to_owned(), seen.now.to_string())].into());
-                namespace.metadata.resource_version = seen.namespaces.get(&name).and_then(|ns| ns.resource_version());
+                namespace.metadata.resource_version = seen.namespaces.get(name).and_then(|ns| ns.resource_version());
                 writes.push(Write::AdoptNamespace(Box::new(namespace)));
                 continue;
             }
-            Role::Active | Role::Retained => writes.extend(labels(seen, &name, role == Role::Retained)),
+            Role::Active | Role::Retained => writes.extend(labels(seen, name, role == Role::Retained)),
         }
-        quotas.extend(quota(seen, &name, action));
+        quotas.extend(quota(seen, name, action));
         namespaces.push(name);
     }
-    let managed = |kind: Managed, namespace: &String| desired::write(seen, kind, namespace);
+    let managed = |kind: Managed, namespace: &&str| desired::write(seen, kind, namespace);
     // the grant admits pods, so it follows isolation; quotas follow all namespaces, for another tenant may be creating one of them
     writes.extend(namespaces.iter().flat_map(|ns| Managed::ISOLATION.into_iter().filter_map(|kind| managed(kind, ns))));
     writes.extend(namespaces.iter().filter_map(|ns| managed(Managed::Grant, ns)));
@@ -54,6 +77,8 @@ pub fn writes(seen: &Observed) -> Vec<Write> {
     writes.extend(seen.refused.wakes(seen.now).into_iter().map(Write::Wake));
     // last: if these fail, all else is written
     writes.extend(namespaces.iter().flat_map(|ns| pull_secrets::writes(seen, ns)));
+    let readable = Managed::OF_CLUSTER.into_iter().filter(|_| seen.readable);
+    writes.extend(readable.filter_map(|kind| desired::write(seen, kind, Managed::NO_NAMESPACE)));
     writes
 }
 

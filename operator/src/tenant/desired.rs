@@ -4,7 +4,7 @@ use gputenancy_cluster::wanted::{Owned, OwnedObject};
 use gputenancy_crds::Network;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 
-use super::{managed::Managed, network, observe::Observed, render, write::Write};
+use super::{managed::Managed, network, observe::Observed, render, tenant_role, write::Write};
 
 /// What to write so that an object is as it should be; `None`: it is, or it is the quota, whose limits depend on all namespaces.
 pub fn write(seen: &Observed, kind: Managed, namespace: &str) -> Option<Write> {
@@ -25,6 +25,8 @@ pub fn write(seen: &Observed, kind: Managed, namespace: &str) -> Option<Write> {
             let binding = || render::virtual_cluster(tenant, namespace, &seen.operator_namespace);
             compare(seen, kind, namespace, seen.has_virtual_cluster().then(binding))
         }
+        Managed::TenantRole => compare(seen, kind, namespace, tenant_role::role(tenant)),
+        Managed::TenantRoleBinding => compare(seen, kind, namespace, tenant_role::binding(tenant)),
         Managed::Quota => None,
     }
 }

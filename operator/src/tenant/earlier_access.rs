@@ -9,8 +9,9 @@ use kube::ResourceExt as _;
 
 use super::{
     foreign_access::{Access, Kind, LONGEST, shown},
-    observe::{Observed, Role},
+    observe::Observed,
     render,
+    roles::{Role, Roles},
 };
 
 /// Type of the condition, which is absent where there is nothing to remove.
@@ -27,28 +28,27 @@ fn is_plain(name: &str) -> bool {
 }
 
 /// The adopted namespaces that are the tenant's, with the time of adoption.
-pub fn adopted(seen: &Observed) -> Vec<(String, Timestamp)> {
-    let active = seen.roles().into_iter().filter(|(_, role)| *role == Role::Active);
+pub fn adopted(seen: &Observed, roles: &Roles) -> Vec<(String, Timestamp)> {
     let adoption = |namespace: &str| -> Option<Timestamp> {
         seen.namespaces.get(namespace)?.annotations().get(render::ADOPTED)?.parse().ok()
     };
-    active.filter_map(|(name, _)| Some((adoption(&name)?, name))).map(|(at, name)| (name, at)).collect()
+    roles.with(Role::Active).filter_map(|name| Some((name.to_owned(), adoption(name)?))).collect()
 }
 
 /// Is there an adopted namespace whose objects could not be read?
-pub fn is_unread(seen: &Observed) -> bool {
-    adopted(seen).iter().any(|(name, _)| !seen.earlier.contains_key(name))
+pub fn is_unread(seen: &Observed, roles: &Roles) -> bool {
+    adopted(seen, roles).iter().any(|(name, _)| !seen.earlier.contains_key(name))
 }
 
 /// The condition, where an adopted namespace has objects from before; as it was, where they could not be read.
-pub fn condition(seen: &Observed) -> Option<ConditionUpdate> {
+pub fn condition(seen: &Observed, roles: &Roles) -> Option<ConditionUpdate> {
     let yes = |message: String| ConditionUpdate::yes(EARLIER_ACCESS, reasons::EARLIER_ACCESS, message);
-    if is_unread(seen) {
+    if is_unread(seen, roles) {
         let before = seen.tenant.status.iter().flat_map(|s| &s.conditions).find(|c| c.type_ == EARLIER_ACCESS)?;
         return Some(yes(before.message.clone()));
     }
     let all: Vec<String> =
-        adopted(seen).into_iter().filter_map(|(namespace, at)| message(seen, &namespace, at)).collect();
+        adopted(seen, roles).into_iter().filter_map(|(namespace, at)| message(seen, &namespace, at)).collect();
     let mut text = all.iter().take(MOST_NAMESPACES).cloned().collect::<Vec<_>>().join("; ");
     if let Some(more @ 1..) = all.len().checked_sub(MOST_NAMESPACES) {
         let _ = write!(text, "; and in {more} more namespaces");

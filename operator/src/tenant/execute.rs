@@ -47,15 +47,17 @@ async fn perform(seen: &Observed, context: &Context, write: Write) -> Result<(),
             apply_metadata(writer, "adopting", &namespace, fields).await
         }
         Write::Apply { kind, namespace, object, recreate } => {
+            let tenant = seen.name();
             if recreate {
-                delete(writer, kind, &namespace).await?;
+                delete(writer, &tenant, kind, &namespace).await?;
             }
-            let doing = format!("applying {kind} of namespace {namespace}");
-            let applied = writer.apply_as(Part::Tenant, &kind.resource(), (&namespace, kind.name()), &object).await;
-            context.wrote(namespace, Written::Managed(kind), &applied.map_err(failed(doing))?);
+            let doing = format!("applying {}", kind.describe(&tenant, &namespace));
+            let key = (&*namespace, &*kind.name(&tenant));
+            let applied = writer.apply_as(Part::Tenant, &kind.resource(), key, &object).await;
+            context.wrote(&tenant, namespace, Written::Managed(kind), &applied.map_err(failed(doing))?);
             Ok(())
         }
-        Write::Delete { kind, namespace } => delete(writer, kind, &namespace).await,
+        Write::Delete { kind, namespace } => delete(writer, &seen.name(), kind, &namespace).await,
         Write::ApplyQuota(mut quota) => {
             let namespace = quota.namespace().unwrap_or_default();
             let doing = format!("applying the quota of namespace {namespace}");
@@ -64,17 +66,17 @@ async fn perform(seen: &Observed, context: &Context, write: Write) -> Result<(),
             quota.metadata.annotations = Some([(render::STAMP.to_owned(), stamp.to_string())].into());
             let applied = writer.apply(Part::Tenant, &*quota).await.map_err(failed(doing))?;
             context.fence().done(&seen.name(), &namespace, version(&applied));
-            context.wrote(namespace, Written::Managed(Managed::Quota), &applied);
+            context.wrote(&seen.name(), namespace, Written::Managed(Managed::Quota), &applied);
             Ok(())
         }
         Write::ApplyPullSecret(copy) => apply_pull_secret(seen, context, *copy).await,
-        Write::SetPullSecrets(account) => set_pull_secrets(context, account).await,
+        Write::SetPullSecrets(account) => set_pull_secrets(seen, context, account).await,
         Write::DeletePullSecret { namespace, name, uid } => delete_pull_secret(writer, &namespace, &name, uid).await,
         Write::DeleteNamespace { namespace, uid } => {
             let doing = format!("deleting namespace {namespace}");
             writer.delete(&Api::<Namespace>::all(writer.client()), &namespace, uid).await.map_err(failed(doing))
         }
-        Write::ReleaseNamespace { namespace, created } => release(writer, &namespace, created).await,
+        Write::ReleaseNamespace { namespace, created } => release(writer, &seen.name(), &namespace, created).await,
         Write::Wake(wake) => {
             wake.perform(writer, &seen.name(), seen.now).await?;
             context.woken(&seen.name(), &wake);
@@ -100,9 +102,9 @@ async fn apply_metadata(
     applied.map(drop).map_err(failed(format!("{doing} namespace {name}")))
 }
 
-async fn delete(writer: &Writer, kind: Managed, namespace: &str) -> Result<(), TenantError> {
-    let doing = format!("deleting {kind} of namespace {namespace}");
-    writer.delete_as(&kind.resource(), (namespace, kind.name())).await.map_err(failed(doing))
+async fn delete(writer: &Writer, tenant: &str, kind: Managed, namespace: &str) -> Result<(), TenantError> {
+    let doing = format!("deleting {}", kind.describe(tenant, namespace));
+    writer.delete_as(&kind.resource(), (namespace, &kind.name(tenant))).await.map_err(failed(doing))
 }
 
 async fn apply_pull_secret(seen: &Observed, context: &Context, mut copy: PullSecretCopy) -> Result<(), TenantError> {
@@ -113,7 +115,7 @@ async fn apply_pull_secret(seen: &Observed, context: &Context, mut copy: PullSec
     let doing = format!("applying image pull secret {} of namespace {}", copy.name, copy.namespace);
     let applied =
         context.writer.apply(Part::Tenant, &pull_secrets::secret(&seen.tenant, &copy)).await.map_err(failed(doing))?;
-    context.wrote(copy.namespace, Written::PullSecret(copy.name), &applied);
+    context.wrote(&seen.name(), copy.namespace, Written::PullSecret(copy.name), &applied);
     Ok(())
 }
 
@@ -129,14 +131,14 @@ async fn delete_pull_secret(
 }
 
 /// The list can only be written as a whole: with the version, so that what the team has just added is not lost.
-async fn set_pull_secrets(context: &Context, account: AccountPullSecrets) -> Result<(), TenantError> {
+async fn set_pull_secrets(seen: &Observed, context: &Context, account: AccountPullSecrets) -> Result<(), TenantError> {
     let AccountPullSecrets { namespace, version, names } = account;
     let names: Vec<Value> = names.iter().map(|name| json!({"name": name})).collect();
     let fields = json!({"metadata": {"resourceVersion": version}, "imagePullSecrets": names});
     let api = Api::<SlimAccount>::namespaced(context.writer.client(), &namespace);
     match context.writer.merge(&api, names::DEFAULT_ACCOUNT, &fields).await {
         Ok(applied) => {
-            context.wrote(namespace, Written::ServiceAccount, &applied);
+            context.wrote(&seen.name(), namespace, Written::ServiceAccount, &applied);
             Ok(())
         }
         // kube-controller-manager recreates it, which triggers another reconcile
@@ -146,9 +148,9 @@ async fn set_pull_secrets(context: &Context, account: AccountPullSecrets) -> Res
 }
 
 /// Deletes all managed objects of a namespace that stays, and last the labels by which it is found.
-async fn release(writer: &Writer, namespace: &str, created: bool) -> Result<(), TenantError> {
+async fn release(writer: &Writer, tenant: &str, namespace: &str, created: bool) -> Result<(), TenantError> {
     for kind in Managed::all() {
-        delete(writer, kind, namespace).await?;
+        delete(writer, tenant, kind, namespace).await?;
     }
     let mut labels = json!({names::TENANT_LABEL: null, render::RETAINED_FROM: null});
     if let (true, Some(labels)) = (created, labels.as_object_mut()) {

@@ -51,7 +51,9 @@ impl Kind {
             | Managed::PriorityClassQuota
             | Managed::PodAffinityQuota
             | Managed::Grant
-            | Managed::Quota => None,
+            | Managed::Quota
+            | Managed::TenantRole
+            | Managed::TenantRoleBinding => None,
         }
     }
 }
@@ -101,7 +103,8 @@ where
 /// Those of a namespace's objects that are not the operator's. A name of the operator's hides nothing without its labels.
 fn foreign(tenant: &str, bindings: &[RoleBinding], policies: &[NetworkPolicy]) -> Vec<Access> {
     let foreign = |kind: Kind, meta: &ObjectMeta, labelled: bool| {
-        let ours = |managed: Managed| Kind::of(managed) == Some(kind) && meta.name.as_deref() == Some(managed.name());
+        let ours =
+            |managed: Managed| Kind::of(managed) == Some(kind) && meta.name.as_deref() == Some(&*managed.name(tenant));
         !labelled || !Managed::all().any(ours)
     };
     let bindings = bindings.iter().filter(|b| foreign(Kind::RoleBinding, &b.metadata, render::is_labelled(*b, tenant)));
@@ -176,12 +179,13 @@ mod tests {
 
     #[test]
     fn names_of_the_operator_hide_nothing_without_its_labels() {
-        let own = Managed::Owners.name();
+        let own = Managed::Owners.name("team-a");
+        let own = &*own;
         let all =
             [binding(own, Some("a"), 1), binding(own, Some("b"), 1), binding(own, None, 1), binding("c", Some("a"), 1)];
         let found = foreign("a", &all, &[]);
         assert_eq!(found.iter().map(|a| a.name.as_str()).collect::<Vec<_>>(), [own, own, "c"]);
-        let closed = policy(Managed::NetworkPolicy.name(), &json!({"ingress": [{}]}));
+        let closed = policy(&Managed::NetworkPolicy.name("team-a"), &json!({"ingress": [{}]}));
         assert_eq!(foreign("a", &[], &[closed]).len(), 1);
     }
 

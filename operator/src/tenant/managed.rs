@@ -1,17 +1,17 @@
 //! The objects that the operator manages in each namespace of a tenant: one row of properties for each type.
 
-use std::{fmt, sync::Arc};
+use std::{borrow::Cow, fmt, sync::Arc};
 
 use gputenancy_cluster::wanted::OwnedObject;
 use gputenancy_crds::{GpuGrant, names};
 use k8s_openapi::api::{
     core::v1::{LimitRange, ResourceQuota},
     networking::v1::NetworkPolicy,
-    rbac::v1::RoleBinding,
+    rbac::v1::{ClusterRole, ClusterRoleBinding, RoleBinding},
 };
 use kube::api::ApiResource;
 
-use super::render;
+use super::{render, tenant_role};
 use crate::cache::Caches;
 
 /// An object that a namespace has at most once.
@@ -35,6 +35,10 @@ pub enum Managed {
     Viewers,
     /// The role binding of the controller of virtual clusters.
     VirtualCluster,
+    /// The role by which owners and viewers read their tenant, of no namespace.
+    TenantRole,
+    /// Its binding, of no namespace.
+    TenantRoleBinding,
 }
 
 impl Managed {
@@ -44,7 +48,12 @@ impl Managed {
     /// Give users access: written after the quota.
     pub const ACCESS: [Self; 3] = [Self::Owners, Self::Viewers, Self::VirtualCluster];
 
-    /// All, in the order of deletion from a namespace that stays: without the grant no pod is admitted while limits are deleted.
+    /// Of no namespace, with a name of the tenant: a binding to a role that does not exist is refused.
+    pub const OF_CLUSTER: [Self; 2] = [Self::TenantRole, Self::TenantRoleBinding];
+    /// In place of the namespace of those.
+    pub const NO_NAMESPACE: &str = "";
+
+    /// All of a namespace, in the order of deletion from a namespace that stays: without the grant no pod is admitted while limits are deleted.
     pub fn all() -> impl Iterator<Item = Self> {
         [Self::Grant].into_iter().chain(Self::ACCESS).chain([Self::Quota]).chain(Self::ISOLATION)
     }
@@ -66,12 +75,24 @@ impl Managed {
             Self::Owners => ("role binding", render::OWNERS, "spec.owners"),
             Self::Viewers => ("role binding", render::VIEWERS, "spec.viewers"),
             Self::VirtualCluster => ("role binding", render::VIRTUAL_CLUSTERS, "spec.virtualCluster"),
+            Self::TenantRole => ("ClusterRole", tenant_role::PREFIX, "spec.owners and spec.viewers"),
+            Self::TenantRoleBinding => ("ClusterRoleBinding", tenant_role::PREFIX, "spec.owners and spec.viewers"),
         }
     }
 
     /// The object's name.
-    pub fn name(self) -> &'static str {
-        self.row().1
+    pub fn name(self, tenant: &str) -> Cow<'static, str> {
+        let (_, name, _) = self.row();
+        if Self::OF_CLUSTER.contains(&self) { Cow::Owned(format!("{name}{tenant}")) } else { Cow::Borrowed(name) }
+    }
+
+    /// Type, name and namespace, for messages.
+    pub fn describe(self, tenant: &str, namespace: &str) -> String {
+        let (type_, ..) = self.row();
+        match namespace {
+            Self::NO_NAMESPACE => format!("{type_} {}", self.name(tenant)),
+            namespace => format!("{self} of namespace {namespace}"),
+        }
     }
 
     /// What the object's content follows, for messages.
@@ -87,22 +108,27 @@ impl Managed {
             Self::Quota | Self::PriorityClassQuota | Self::PodAffinityQuota => ApiResource::erase::<ResourceQuota>(&()),
             Self::Grant => ApiResource::erase::<GpuGrant>(&()),
             Self::Owners | Self::Viewers | Self::VirtualCluster => ApiResource::erase::<RoleBinding>(&()),
+            Self::TenantRole => ApiResource::erase::<ClusterRole>(&()),
+            Self::TenantRoleBinding => ApiResource::erase::<ClusterRoleBinding>(&()),
         }
     }
 
-    /// The object in a namespace, as the caches have it.
-    pub fn cached(self, caches: &Caches, namespace: &str) -> Option<Arc<OwnedObject>> {
+    /// The object of a tenant in a namespace, as the caches have it.
+    pub fn cached(self, caches: &Caches, tenant: &str, namespace: &str) -> Option<Arc<OwnedObject>> {
+        let name = self.name(tenant);
         let store = match self {
             Self::Quota | Self::PriorityClassQuota | Self::PodAffinityQuota => {
-                let quota = caches.quotas.get(namespace, self.name())?;
+                let quota = caches.quotas.get(namespace, &name)?;
                 return Some(Arc::new(OwnedObject::of(&*quota)));
             }
             Self::NetworkPolicy => &caches.policies,
             Self::LimitRange => &caches.limits,
             Self::Grant => &caches.grants,
             Self::Owners | Self::Viewers | Self::VirtualCluster => &caches.bindings,
+            Self::TenantRole => &caches.tenant_roles.as_ref()?.roles,
+            Self::TenantRoleBinding => &caches.tenant_roles.as_ref()?.bindings,
         };
-        store.get(namespace, self.name())
+        store.get(namespace, &name)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use gputenancy_crds::{Isolation, condition::ConditionUpdate, reasons};
 
-use super::observe::{Observed, Role};
+use super::{observe::Observed, roles::Roles};
 use crate::fleet_view::MemoryLimit;
 
 const MEMORY_LIMITED: &str = "MemoryLimited";
@@ -10,10 +10,8 @@ const MEMORY_LIMITED: &str = "MemoryLimited";
 const MOST_NAMED: usize = 4;
 
 /// The weakest means in use by the tenant's pods; `None`: no pod has a device.
-pub fn limit(seen: &Observed) -> Option<MemoryLimit> {
-    let own = |role: Role| !matches!(role, Role::Foreign | Role::Adoptable);
-    let roles = seen.roles();
-    seen.view.limit_of(roles.iter().filter(|(_, role)| own(*role)).map(|(name, _)| name.as_str()))
+pub fn limit(seen: &Observed, roles: &Roles) -> Option<MemoryLimit> {
+    seen.view.limit_of(roles.own())
 }
 
 /// The condition `MemoryLimited`.

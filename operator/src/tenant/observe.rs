@@ -8,8 +8,8 @@ use std::{
 use gputenancy_cluster::wanted::{OwnedObject, version};
 pub use gputenancy_crds::quota::resource_key as quota_key;
 use gputenancy_crds::{
-    GpuGrantSpec, GpuTenant, GrantedProfile, VIRTUAL_CLUSTER_FINALIZER, names,
-    projection::{SlimNamespace, SlimQuota, tenant_of},
+    GpuGrantSpec, GpuTenant, GrantedProfile, VIRTUAL_CLUSTER_FINALIZER,
+    projection::{SlimNamespace, SlimQuota},
     reasons::{self, Reason},
 };
 use gputenancy_engine::quota::{Amounts, unknown_weight_message};
@@ -35,7 +35,7 @@ pub struct Observed {
     pub namespaces: BTreeMap<String, Arc<SlimNamespace>>,
     /// The quota of each namespace that has one.
     pub quotas: BTreeMap<String, Arc<SlimQuota>>,
-    /// The other managed objects that exist, by type and namespace.
+    /// The other managed objects that exist, by type and namespace; those of the cluster without one.
     pub managed: BTreeMap<(Managed, String), Arc<OwnedObject>>,
     /// Its image pull secrets.
     pub pull_secrets: PullSecrets,
@@ -47,6 +47,8 @@ pub struct Observed {
     pub operator_namespace: String,
     /// The controller of virtual clusters is installed.
     pub virtual_clusters: bool,
+    /// Owners and viewers may read their tenant.
+    pub readable: bool,
     /// Namespaces whose quota is fenced: no write in progress can raise it.
     pub fenced: BTreeSet<String>,
     /// Namespaces in which a limit was lowered a moment ago.
@@ -76,23 +78,6 @@ pub struct PullSecrets {
     pub accounts: BTreeMap<String, Arc<SlimAccount>>,
 }
 
-/// Relation of a namespace to the tenant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Listed, and does not exist.
-    Missing,
-    /// Listed, and not the tenant's.
-    Foreign,
-    /// Listed to be adopted, labelled as adoptable, and of no tenant.
-    Adoptable,
-    /// The tenant's, and being deleted.
-    Terminating,
-    /// The tenant's, and listed.
-    Active,
-    /// The tenant's, and no longer listed.
-    Retained,
-}
-
 /// A guarantee that cannot be granted at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
@@ -106,38 +91,6 @@ impl Observed {
     /// The tenant's name.
     pub fn name(&self) -> String {
         self.tenant.name_any()
-    }
-
-    /// All namespaces with their roles: listed ones first, in the order of the list.
-    pub fn roles(&self) -> Vec<(String, Role)> {
-        let tenant = self.name();
-        let listed = self.tenant.spec.namespaces.iter().map(|n| (n.name.clone(), n.adopt));
-        let mut roles: Vec<(String, Role)> = listed
-            .map(|(name, adopt)| {
-                let role = match self.namespaces.get(&name) {
-                    None => Role::Missing,
-                    Some(ns) if tenant_of(&**ns).is_none() && adopt && self.can_be_adopted(ns) => Role::Adoptable,
-                    Some(ns) if tenant_of(&**ns).as_ref() != Some(&tenant) => Role::Foreign,
-                    Some(ns) if ns.metadata.deletion_timestamp.is_some() => Role::Terminating,
-                    Some(_) => Role::Active,
-                };
-                (name, role)
-            })
-            .collect();
-        for (name, ns) in &self.namespaces {
-            if tenant_of(&**ns).as_ref() == Some(&tenant) && !roles.iter().any(|(n, _)| n == name) {
-                let terminating = ns.metadata.deletion_timestamp.is_some();
-                roles.push((name.clone(), if terminating { Role::Terminating } else { Role::Retained }));
-            }
-        }
-        roles
-    }
-
-    fn can_be_adopted(&self, namespace: &SlimNamespace) -> bool {
-        namespace.metadata.deletion_timestamp.is_none()
-            && namespace.metadata.name.as_ref() != Some(&self.operator_namespace)
-            // the policy gputenancy-operator-namespace refuses the write without it
-            && namespace.labels().get(names::ADOPTABLE_LABEL).is_some_and(|value| value == "true")
     }
 
     /// A managed object that exists.
@@ -155,8 +108,6 @@ impl Observed {
                 secret.map(|secret| version(&**secret))
             }
             Written::ServiceAccount => self.pull_secrets.accounts.get(namespace).map(|account| version(&**account)),
-            // of no namespace
-            Written::TenantRole | Written::TenantBinding => None,
         }
     }
 

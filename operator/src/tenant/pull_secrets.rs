@@ -10,8 +10,9 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::{ResourceExt as _, api::ObjectMeta};
 
 use super::{
-    observe::{Observed, PullSecrets, Role},
+    observe::{Observed, PullSecrets},
     render,
+    roles::Roles,
     write::{AccountPullSecrets, PullSecretCopy, Write, absent},
 };
 use crate::cache::{
@@ -130,13 +131,13 @@ fn account(seen: &Observed, namespace: &str, add: &[&str], remove: &[&str]) -> O
 }
 
 /// The condition; `None` without `spec.imagePullSecrets`.
-pub fn condition(seen: &Observed) -> Option<ConditionUpdate> {
+pub fn condition(seen: &Observed, roles: &Roles) -> Option<ConditionUpdate> {
     let names = &seen.tenant.spec.image_pull_secrets;
     if names.is_empty() {
         return None;
     }
     let uncopied = |name: &String| Some(uncopied(seen, name, &seen.pull_secrets.content(name).err()?));
-    let wrong = names.iter().find_map(uncopied).or_else(|| foreign(seen)).or_else(|| pending(seen));
+    let wrong = names.iter().find_map(uncopied).or_else(|| foreign(seen, roles)).or_else(|| pending(seen, roles));
     Some(wrong.unwrap_or_else(|| {
         let message = format!("each namespace has {}: pods that name no other pull with it", names.join(", "));
         ConditionUpdate::yes(CONDITION, reasons::COPIED, message)
@@ -169,17 +170,11 @@ fn uncopied(seen: &Observed, name: &str, why: &Uncopied) -> ConditionUpdate {
     ConditionUpdate::no(CONDITION, reason, message)
 }
 
-/// Namespaces with copies.
-fn namespaces(seen: &Observed) -> impl Iterator<Item = String> {
-    let has_copies = |role| matches!(role, Role::Active | Role::Missing | Role::Retained);
-    seen.roles().into_iter().filter(move |(_, role)| has_copies(*role)).map(|(name, _)| name)
-}
-
 /// A Secret with such a name that the operator does not manage.
-fn foreign(seen: &Observed) -> Option<ConditionUpdate> {
-    for namespace in namespaces(seen) {
+fn foreign(seen: &Observed, roles: &Roles) -> Option<ConditionUpdate> {
+    for namespace in roles.managed() {
         let mut names = seen.tenant.spec.image_pull_secrets.iter();
-        let taken = |n: &&String| seen.pull_secrets.present(&namespace, n).is_some_and(|s| !is_managed(s));
+        let taken = |n: &&String| seen.pull_secrets.present(namespace, n).is_some_and(|s| !is_managed(s));
         if let Some(name) = names.find(taken) {
             let message = format!(
                 "Secret {name} of namespace {namespace} is not managed by the operator, which does not change it: delete it, or remove {name} from spec.imagePullSecrets"
@@ -191,9 +186,9 @@ fn foreign(seen: &Observed) -> Option<ConditionUpdate> {
 }
 
 /// A write that is not cached yet.
-fn pending(seen: &Observed) -> Option<ConditionUpdate> {
-    for namespace in namespaces(seen) {
-        let what = if let Some(write) = writes(seen, &namespace).first() {
+fn pending(seen: &Observed, roles: &Roles) -> Option<ConditionUpdate> {
+    for namespace in roles.managed() {
+        let what = if let Some(write) = writes(seen, namespace).first() {
             match write {
                 Write::ApplyPullSecret(copy) => format!("Secret {} is not copied yet", copy.name),
                 Write::SetPullSecrets(_) => {
@@ -201,7 +196,7 @@ fn pending(seen: &Observed) -> Option<ConditionUpdate> {
                 }
                 _ => "a Secret that spec.imagePullSecrets no longer names still exists".to_owned(),
             }
-        } else if !seen.pull_secrets.accounts.contains_key(&namespace) {
+        } else if !seen.pull_secrets.accounts.contains_key(namespace) {
             format!("there is no ServiceAccount {DEFAULT_ACCOUNT} yet, which kube-controller-manager creates")
         } else {
             continue;

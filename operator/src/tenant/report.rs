@@ -9,7 +9,10 @@ use gputenancy_crds::{
 };
 use kube::{Resource as _, ResourceExt as _};
 
-use super::{Context, TenantError, earlier_access::EARLIER_ACCESS, failed, observe::Observed, status, write::Write};
+use super::{
+    Context, TenantError, decide::Decided, earlier_access::EARLIER_ACCESS, failed, memory::TenantMemory,
+    observe::Observed, status, write::Write,
+};
 
 /// A transient state is written once it has lasted for this time: a new tenant would be written at every step.
 const MIN_TRANSIENT: Duration = Duration::from_secs(1);
@@ -17,22 +20,23 @@ const MIN_TRANSIENT: Duration = Duration::from_secs(1);
 /// Writes the status if it differs, and publishes events for a changed `Ready` reason. A transient state is written once it has lasted for
 /// [`MIN_TRANSIENT`]; returns the time until then.
 pub(super) async fn report(
-    seen: &Observed,
+    (seen, decided): (&Observed, &Decided),
     context: &Context,
     error: Option<&TenantError>,
 ) -> Result<Option<Duration>, TenantError> {
-    let status = status::status(seen, error.map(ToString::to_string).as_deref());
+    let status = status::status(seen, decided, error.map(ToString::to_string).as_deref());
     let (name, transient) = (seen.name(), error.is_none() && status::is_transient(&status));
     if seen.tenant.status.as_ref() == Some(&status) {
-        context.transient_ended(&name);
+        context.remember(&name, |memory| memory.transient_since = None);
         return Ok(None);
     }
     if transient {
-        if let Some(rest) = MIN_TRANSIENT.checked_sub(context.transient_for(&name)).filter(|rest| !rest.is_zero()) {
+        let lasted = context.remember(&name, TenantMemory::transient_for);
+        if let Some(rest) = MIN_TRANSIENT.checked_sub(lasted).filter(|rest| !rest.is_zero()) {
             return Ok(Some(rest));
         }
     } else {
-        context.transient_ended(&name);
+        context.remember(&name, |memory| memory.transient_since = None);
     }
     // that part has another writer
     let own = GpuTenantStatus { virtual_cluster: None, ..status.clone() };

@@ -9,11 +9,15 @@ use gputenancy_crds::{
 use k8s_openapi::jiff::SignedDuration;
 
 use super::{
-    Amount, desired, earlier_access,
+    Amount,
+    decide::Decided,
+    desired, earlier_access,
     managed::Managed,
     memory_limit,
-    observe::{Observed, Role, quota_key},
-    pull_secrets, teardown, virtual_cluster,
+    observe::{Observed, quota_key},
+    pull_secrets,
+    roles::{Role, Roles},
+    teardown, virtual_cluster,
 };
 
 const NAMESPACES: &str = "NamespacesReady";
@@ -25,22 +29,27 @@ pub const SUSPENDED: &str = "Suspended";
 /// Waiting time from which a controller is counted: a budget moves faster than a status is read.
 pub const SHOWN_AFTER: SignedDuration = SignedDuration::from_secs(2);
 
-/// The status; `failed`: the error of the last write.
-pub fn status(seen: &Observed, failed: Option<&str>) -> GpuTenantStatus {
+/// The status after a decision; `failed`: the error of its last write.
+pub fn status(seen: &Observed, decided: &Decided, failed: Option<&str>) -> GpuTenantStatus {
+    let roles = &decided.roles;
     let generation = seen.tenant.metadata.generation;
     let old = seen.tenant.status.clone().unwrap_or_default();
-    let gpus = uses(seen);
-    let mut parts = vec![namespaces(seen), policy(seen), quota(seen), capacity(seen, &gpus)];
-    parts.extend(pull_secrets::condition(seen));
+    let gpus = uses(seen, roles);
+    let mut parts =
+        vec![namespaces(seen, roles), policy(seen, roles), quota(seen, decided), capacity(seen, roles, &gpus)];
+    parts.extend(pull_secrets::condition(seen, roles));
     parts.extend(virtual_cluster::condition(seen));
-    let overall =
-        if seen.tenant.metadata.deletion_timestamp.is_some() { deletion(seen) } else { overall(&parts, &gpus, failed) };
+    let overall = if seen.tenant.metadata.deletion_timestamp.is_some() {
+        deletion(seen, roles)
+    } else {
+        overall(&parts, &gpus, failed)
+    };
     let mut updates = overall.updates();
     updates.extend(parts);
     // the platform's matter: a team whose pods run is Ready
-    let limit = memory_limit::limit(seen);
+    let limit = memory_limit::limit(seen, roles);
     updates.extend(limit.as_ref().map(memory_limit::condition));
-    updates.extend(earlier_access::condition(seen));
+    updates.extend(earlier_access::condition(seen, roles));
     if seen.tenant.spec.suspend {
         updates.push(ConditionUpdate::yes(
             SUSPENDED,
@@ -52,12 +61,11 @@ pub fn status(seen: &Observed, failed: Option<&str>) -> GpuTenantStatus {
     GpuTenantStatus {
         observed_generation: generation,
         conditions: merge(&old.conditions, updates, generation, seen.now),
-        namespaces: seen
-            .roles()
-            .into_iter()
-            .map(|(name, role)| NamespaceState { name, phase: phase(role).into() })
+        namespaces: roles
+            .iter()
+            .map(|(name, role)| NamespaceState { name: name.into(), phase: phase(role).into() })
             .collect(),
-        equivalents: equivalents(seen),
+        equivalents: equivalents(seen, roles),
         // its controller's, and never written by the operator
         virtual_cluster: old.virtual_cluster,
         enforcement: limit.map(|limit| limit.means),
@@ -92,15 +100,13 @@ fn phase(role: Role) -> &'static str {
     }
 }
 
-fn equivalents(seen: &Observed) -> Option<Equivalents> {
-    let (used, cap) = (seen.equivalents()?, seen.cap()?);
+fn equivalents(seen: &Observed, roles: &Roles) -> Option<Equivalents> {
+    let (used, cap) = (seen.equivalents(roles)?, seen.cap()?);
     Some(Equivalents { used: used.decimal(), cap: cap.whole.decimal() })
 }
 
-fn uses(seen: &Observed) -> Vec<GpuUse> {
-    let roles = seen.roles();
-    let own = |role: Role| !matches!(role, Role::Foreign | Role::Adoptable);
-    let names = || roles.iter().filter(|(_, r)| own(*r)).map(|(n, _)| n.as_str());
+fn uses(seen: &Observed, roles: &Roles) -> Vec<GpuUse> {
+    let names = || roles.own();
     let of = |g: &gputenancy_crds::Guarantee| {
         let profile = seen.view.profiles.get(&g.profile);
         let resource = profile.map(|p| p.resource.clone()).unwrap_or_default();
@@ -132,11 +138,8 @@ fn uses(seen: &Observed) -> Vec<GpuUse> {
     seen.tenant.spec.gpus.iter().map(of).collect()
 }
 
-fn namespaces(seen: &Observed) -> ConditionUpdate {
-    let roles = seen.roles();
-    let named = |wanted: Role| -> Vec<&str> {
-        roles.iter().filter(|(_, role)| *role == wanted).map(|(name, _)| name.as_str()).collect()
-    };
+fn namespaces(seen: &Observed, roles: &Roles) -> ConditionUpdate {
+    let named = |wanted: Role| -> Vec<&str> { roles.with(wanted).collect() };
     let foreign = named(Role::Foreign);
     if let Some(first) = foreign.first() {
         let (reason, why) = conflict(seen, first);
@@ -158,7 +161,7 @@ fn namespaces(seen: &Observed) -> ConditionUpdate {
     }
     let pending = named(Role::Missing).len() + named(Role::Adoptable).len();
     if pending > 0 {
-        let message = format!("{pending} of {} namespaces are being created or adopted", roles.len());
+        let message = format!("{pending} of {} namespaces are being created or adopted", roles.iter().count());
         return ConditionUpdate::no(NAMESPACES, reasons::CREATING, message);
     }
     let count = seen.tenant.spec.namespaces.len();
@@ -195,10 +198,9 @@ fn conflict(seen: &Observed, name: &str) -> (Reason, String) {
     ))
 }
 
-fn policy(seen: &Observed) -> ConditionUpdate {
-    let has_objects = |role| matches!(role, Role::Active | Role::Missing | Role::Retained);
-    for (name, _) in seen.roles().into_iter().filter(|(_, role)| has_objects(*role)) {
-        if let Some(kind) = Managed::from_spec().find(|kind| desired::write(seen, *kind, &name).is_some()) {
+fn policy(seen: &Observed, roles: &Roles) -> ConditionUpdate {
+    for name in roles.managed() {
+        if let Some(kind) = Managed::from_spec().find(|kind| desired::write(seen, *kind, name).is_some()) {
             let message = format!("namespace {name}: {kind} does not match {} yet", kind.follows());
             return ConditionUpdate::no(POLICY, reasons::APPLYING, message);
         }
@@ -216,16 +218,15 @@ fn policy(seen: &Observed) -> ConditionUpdate {
     )
 }
 
-fn quota(seen: &Observed) -> ConditionUpdate {
+fn quota(seen: &Observed, Decided { roles, quotas, .. }: &Decided) -> ConditionUpdate {
     if let Some(refusal) = seen.refusals().into_iter().next() {
         return ConditionUpdate::no(QUOTA, refusal.reason, refusal.message);
     }
-    let (names, decision) = seen.decide_quotas();
-    if let Some(name) = seen.pending_quota(&names, &decision) {
+    if let Some(name) = quotas.pending(seen) {
         let message = format!("the quota of namespace {name} is not enforced yet");
         return ConditionUpdate::no(QUOTA, reasons::APPLYING, message);
     }
-    let over = seen.overdraft(&decision);
+    let over = seen.overdraft(roles, &quotas.decision);
     if !over.is_empty() && !seen.tenant.spec.suspend {
         let message = format!(
             "over budget: {over}; running pods continue and no new pods are admitted: delete pods, or raise the budget"
@@ -239,7 +240,7 @@ fn quota(seen: &Observed) -> ConditionUpdate {
             "spec.suspend is true: running pods continue and no new pods are admitted",
         );
     }
-    if let Some(kept) = seen.kept_by_deleted_pods() {
+    if let Some(kept) = seen.kept_by_deleted_pods(roles) {
         return ConditionUpdate::yes(QUOTA, reasons::ENFORCED, kept);
     }
     if let Some(cap) = &seen.tenant.spec.gpu_equivalents {
@@ -249,7 +250,7 @@ fn quota(seen: &Observed) -> ConditionUpdate {
     ConditionUpdate::yes(QUOTA, reasons::ENFORCED, "the enforced quotas add up to the budget")
 }
 
-fn capacity(seen: &Observed, gpus: &[GpuUse]) -> ConditionUpdate {
+fn capacity(seen: &Observed, roles: &Roles, gpus: &[GpuUse]) -> ConditionUpdate {
     let plan = seen.view.tenants.get(&*seen.name());
     if plan.and_then(|p| p.generation) != seen.tenant.metadata.generation {
         return ConditionUpdate::no(
@@ -258,7 +259,7 @@ fn capacity(seen: &Observed, gpus: &[GpuUse]) -> ConditionUpdate {
             "the plan has not seen this generation of the tenant yet",
         );
     }
-    let mut roles = seen.roles().into_iter().map(|(_, role)| role).peekable();
+    let mut roles = roles.iter().map(|(_, role)| role).peekable();
     if roles.peek().is_some() && roles.all(|role| role == Role::Foreign) {
         return ConditionUpdate::no(
             CAPACITY,
@@ -310,25 +311,20 @@ fn needs_action(reason: Reason) -> bool {
     !transient.contains(&reason)
 }
 
-fn deletion(seen: &Observed) -> Overall {
+fn deletion(seen: &Observed, roles: &Roles) -> Overall {
     if seen.tenant.spec.deletion_protection {
         let message =
             "the tenant was deleted and is protected: set spec.deletionProtection: false to complete the deletion"
                 .into();
         return Overall::Stalled { reason: reasons::DELETION_PROTECTED, message };
     }
-    if teardown::waits_for_virtual_cluster(seen) {
+    if teardown::waits_for_virtual_cluster(seen, roles) {
         let message =
             "the virtual cluster is being deleted (by the Deployment gputenancy-virtual-clusters); namespaces follow"
                 .into();
         return Overall::Reconciling { reason: reasons::DELETING, message };
     }
-    let terminating: Vec<String> = seen
-        .roles()
-        .into_iter()
-        .filter(|(_, r)| *r == Role::Terminating)
-        .map(|(n, _)| teardown::blocker(seen, &n))
-        .collect();
+    let terminating: Vec<String> = roles.with(Role::Terminating).map(|name| teardown::blocker(seen, name)).collect();
     let message =
         if terminating.is_empty() { "namespaces are being released".to_owned() } else { terminating.join("; ") };
     if teardown::deleted_for(seen) >= teardown::MAX_WAIT {

@@ -11,8 +11,9 @@ use kube::ResourceExt as _;
 use super::{
     desired,
     managed::Managed,
-    observe::{Observed, Role},
+    observe::Observed,
     pull_secrets, render,
+    roles::{Role, Roles},
     write::Write,
 };
 
@@ -24,34 +25,35 @@ pub const VIRTUAL_CLUSTER_WAIT: SignedDuration = SignedDuration::from_mins(15);
 
 /// What to write for a tenant that is being deleted. Grants are deleted before their namespaces: from then on no new pod is admitted. And a
 /// namespace controller that has just started does not know custom resources yet: it would finish the namespace and leave the grant behind.
-pub fn writes(seen: &Observed) -> Vec<Write> {
+pub fn writes(seen: &Observed, roles: &Roles) -> Vec<Write> {
     if seen.tenant.spec.deletion_protection {
         return Vec::new();
     }
-    if waits_for_virtual_cluster(seen) {
+    if waits_for_virtual_cluster(seen, roles) {
         // its controller needs its rights, and a team may delete role bindings
-        let present = |(namespace, role): (String, Role)| (role == Role::Active).then_some(namespace);
-        let namespaces = seen.roles().into_iter().filter_map(present);
-        return namespaces.filter_map(|ns| desired::write(seen, Managed::VirtualCluster, &ns)).collect();
+        let active = roles.with(Role::Active);
+        return active.filter_map(|ns| desired::write(seen, Managed::VirtualCluster, ns)).collect();
     }
     let mut writes = Vec::new();
     let mut terminating = Vec::new();
-    for (name, role) in seen.roles() {
-        let retained = seen.namespaces.get(&name).is_some_and(|ns| ns.labels().contains_key(render::RETAINED_FROM));
+    for (name, role) in roles.iter() {
+        let retained = seen.namespaces.get(name).is_some_and(|ns| ns.labels().contains_key(render::RETAINED_FROM));
         match role {
             Role::Missing | Role::Foreign | Role::Adoptable => {}
             Role::Terminating => {
-                writes.extend(delete_grant(seen, &name));
+                writes.extend(delete_grant(seen, name));
                 terminating.push(name);
             }
-            Role::Active if seen.created_by_operator(&name) && !retained => {
-                let uid = seen.namespaces.get(&name).and_then(|ns| ns.uid());
-                writes.push(delete_grant(seen, &name).unwrap_or(Write::DeleteNamespace { namespace: name, uid }));
+            Role::Active if seen.created_by_operator(name) && !retained => {
+                let uid = seen.namespaces.get(name).and_then(|ns| ns.uid());
+                writes.push(
+                    delete_grant(seen, name).unwrap_or(Write::DeleteNamespace { namespace: name.to_owned(), uid }),
+                );
             }
             Role::Active | Role::Retained => {
-                let created = seen.created_by_operator(&name);
-                writes.extend(pull_secrets::release(seen, &name));
-                writes.push(Write::ReleaseNamespace { namespace: name, created });
+                let created = seen.created_by_operator(name);
+                writes.extend(pull_secrets::release(seen, name));
+                writes.push(Write::ReleaseNamespace { namespace: name.to_owned(), created });
             }
         }
     }
@@ -67,9 +69,9 @@ pub fn writes(seen: &Observed) -> Vec<Write> {
 
 /// A virtual cluster is deleted before its namespace: its pods end in order, and volumes and Secrets are not left to a namespace that stays.
 /// Only in a namespace of the tenant can its controller do so, and not without end.
-pub fn waits_for_virtual_cluster(seen: &Observed) -> bool {
+pub fn waits_for_virtual_cluster(seen: &Observed, roles: &Roles) -> bool {
     let finalized = seen.tenant.finalizers().iter().any(|f| f == VIRTUAL_CLUSTER_FINALIZER);
-    let reachable = || seen.roles().iter().any(|(_, role)| *role == Role::Active);
+    let reachable = || roles.with(Role::Active).next().is_some();
     seen.virtual_clusters && finalized && reachable() && seen.now.duration_since(began(seen)) < VIRTUAL_CLUSTER_WAIT
 }
 

@@ -7,22 +7,28 @@ use std::{
 
 use gputenancy_cluster::wanted::OwnedObject;
 use gputenancy_crds::{
-    GpuGrant, GpuTenant, Trust,
+    GpuGrant, GpuTenant, GpuTenantStatus, Trust,
     projection::{SlimNamespace, SlimQuota},
 };
 use k8s_openapi::{
-    api::{core::v1::LimitRange, networking::v1::NetworkPolicy, rbac::v1::RoleBinding},
+    api::{
+        core::v1::LimitRange,
+        networking::v1::NetworkPolicy,
+        rbac::v1::{ClusterRole, ClusterRoleBinding, RoleBinding},
+    },
     jiff::Timestamp,
 };
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
 use super::{
-    decide,
+    decide::decide,
     managed::Managed,
-    observe::{Observed, PullSecrets, Role},
+    observe::{Observed, PullSecrets},
     refused_controllers::{Refused, RefusedControllers},
-    render, status,
+    render,
+    roles::{Role, Roles},
+    status,
     teardown::{self, MAX_WAIT},
     tenant_role,
     wake_controllers::WakeTarget,
@@ -44,6 +50,7 @@ mod namespaces;
 mod pull_secrets;
 mod reachability;
 mod sharing;
+mod tenant_roles;
 mod virtual_cluster;
 
 fn tenant(spec: &Value) -> GpuTenant {
@@ -106,6 +113,7 @@ fn observed(spec: &Value) -> Observed {
         pull_secrets: PullSecrets::default(),
         standard: Arc::new(STANDARD.parse().unwrap()),
         virtual_clusters: false,
+        readable: false,
         api_endpoints: [("10.0.0.5", 6443), ("10.96.0.1", 443)].map(|(at, port)| endpoint(at, port)).into(),
         operator_namespace: "gputenancy-system".into(),
         fenced: BTreeSet::new(),
@@ -131,6 +139,8 @@ fn stored(kind: Managed, object: Value) -> OwnedObject {
         Managed::Owners | Managed::Viewers | Managed::VirtualCluster => {
             OwnedObject::of(&serde_json::from_value::<RoleBinding>(object).unwrap())
         }
+        Managed::TenantRole => OwnedObject::of(&serde_json::from_value::<ClusterRole>(object).unwrap()),
+        Managed::TenantRoleBinding => OwnedObject::of(&serde_json::from_value::<ClusterRoleBinding>(object).unwrap()),
     }
 }
 
@@ -202,15 +212,28 @@ fn apply_writes(seen: &mut Observed, writes: Vec<Write>) {
     }
 }
 
+/// What is decided to be written.
+fn to_write(seen: &Observed) -> Vec<Write> {
+    decide(seen).writes
+}
+
+fn status_of(seen: &Observed, failed: Option<&str>) -> GpuTenantStatus {
+    status::status(seen, &decide(seen), failed)
+}
+
+fn roles(seen: &Observed) -> Vec<(String, Role)> {
+    Roles::of(seen).iter().map(|(name, role)| (name.to_owned(), role)).collect()
+}
+
 fn converged(spec: &Value) -> Observed {
     let mut seen = observed(spec);
-    let writes = decide::writes(&seen);
+    let writes = to_write(&seen);
     apply_writes(&mut seen, writes);
     seen
 }
 
 fn reason(seen: &Observed, type_: &str) -> (String, String, String) {
-    let status = status::status(seen, None);
+    let status = status_of(seen, None);
     let found = status.conditions.into_iter().find(|c| c.type_ == type_).unwrap();
     (found.status, found.reason, found.message)
 }
@@ -218,7 +241,7 @@ fn reason(seen: &Observed, type_: &str) -> (String, String, String) {
 #[test]
 fn new_tenant_gets_all_managed_objects() {
     let viewers = json!([{"kind": "User", "name": "auditor"}]);
-    let writes = decide::writes(&observed(&json!({"viewers": viewers, "namespaces": [{"name": "a1"}]})));
+    let writes = to_write(&observed(&json!({"viewers": viewers, "namespaces": [{"name": "a1"}]})));
     let object = |write| match write {
         Write::CreateNamespace(o) => serde_json::to_value(o).unwrap(),
         Write::ApplyQuota(o) => serde_json::to_value(o).unwrap(),
@@ -232,12 +255,12 @@ fn new_tenant_gets_all_managed_objects() {
 #[test]
 fn converged_tenant_is_ready_and_needs_no_write() {
     let seen = converged(&json!({}));
-    assert_eq!(decide::writes(&seen), []);
+    assert_eq!(to_write(&seen), []);
     assert_eq!(reason(&seen, "Ready"), ("True".into(), "Ready".into(), "8 guaranteed devices, all available".into()));
     let mut again = seen.clone();
-    again.tenant.status = Some(status::status(&seen, None));
+    again.tenant.status = Some(status_of(&seen, None));
     again.now = Timestamp::MAX;
-    assert_eq!(again.tenant.status.clone().unwrap(), status::status(&again, None), "time alone changes no status");
+    assert_eq!(again.tenant.status.clone().unwrap(), status_of(&again, None), "time alone changes no status");
 }
 
 #[test]
@@ -250,7 +273,7 @@ fn changed_or_deleted_objects_are_written_and_no_others() {
         .insert("requests.nvidia.com/gpu".into(), k8s_openapi::apimachinery::pkg::api::resource::Quantity("99".into()));
     seen.quotas.insert("a1".into(), Arc::new(quota));
     seen.managed.remove(&(Managed::Owners, "a2".into()));
-    let writes = decide::writes(&seen);
+    let writes = to_write(&seen);
     assert!(
         matches!(writes.as_slice(), [Write::ApplyQuota(q), Write::Apply { kind: Managed::Owners, namespace, recreate: false, .. }]
         if q.namespace().as_deref() == Some("a1") && namespace == "a2"),
@@ -266,7 +289,7 @@ fn namespace_without_tenant_is_not_changed_and_reported() {
         ..Default::default()
     };
     seen.namespaces.insert("a2".into(), Arc::new(foreign));
-    let writes = decide::writes(&seen);
+    let writes = to_write(&seen);
     apply_writes(&mut seen, writes);
     assert!(seen.namespaces["a2"].labels().is_empty() && !seen.quotas.contains_key("a2"));
     let (_, reason_, message) = reason(&seen, "Ready");
@@ -290,24 +313,24 @@ fn profile_unknown_untrusted_or_invalid_is_refused_with_zero_budget() {
 fn retained_namespace_loses_its_devices_before_others_get_them() {
     let mut seen = converged(&json!({"namespaces": [{"name": "a1"}]}));
     seen.tenant.spec.namespaces = serde_json::from_value(json!([{"name": "b1"}])).unwrap();
-    assert_eq!(seen.roles(), [("b1".into(), Role::Missing), ("a1".into(), Role::Retained)]);
-    let writes = decide::writes(&seen);
+    assert_eq!(roles(&seen), [("b1".to_owned(), Role::Missing), ("a1".to_owned(), Role::Retained)]);
+    let writes = to_write(&seen);
     apply_writes(&mut seen, writes);
     let key = "requests.nvidia.com/mig-1g.10gb";
     assert_eq!(seen.quotas["a1"].spec.hard[key].0, "0");
     assert_eq!(seen.quotas["b1"].spec.hard[key].0, "0", "the old limit was still enforced");
     assert_eq!(seen.namespaces["a1"].labels()[render::RETAINED_FROM], "team-a");
-    let writes = decide::writes(&seen);
+    let writes = to_write(&seen);
     apply_writes(&mut seen, writes);
     assert_eq!(seen.quotas["b1"].spec.hard[key].0, "8");
-    assert_eq!(decide::writes(&seen), []);
+    assert_eq!(to_write(&seen), []);
 }
 
 #[test]
 fn deleted_profile_stays_limited_to_zero() {
     let mut seen = converged(&json!({}));
     seen.view = Arc::new(FleetView { profiles: BTreeMap::new(), resources: FleetView::empty().resources, ..view() });
-    let writes = decide::writes(&seen);
+    let writes = to_write(&seen);
     apply_writes(&mut seen, writes);
     assert_eq!(seen.quotas["a1"].spec.hard["requests.nvidia.com/mig-1g.10gb"].0, "0");
 }
@@ -335,7 +358,7 @@ fn set_used(seen: &mut Observed, namespace: &str, devices: i32) {
 fn converge(seen: &mut Observed) {
     for _ in 0..9 {
         let used: Vec<_> = seen.quotas.iter().map(|(ns, q)| (ns.clone(), q.status.used.clone())).collect();
-        let writes = decide::writes(seen);
+        let writes = to_write(seen);
         if writes.is_empty() {
             return;
         }
@@ -403,7 +426,7 @@ fn suspended_tenant_admits_nothing_until_it_is_resumed() {
     seen.tenant.spec.suspend = false;
     converge(&mut seen);
     assert_eq!(hard(&seen), ["5", "3"]);
-    assert!(status::status(&seen, None).conditions.iter().all(|c| c.type_ != "Suspended"));
+    assert!(status_of(&seen, None).conditions.iter().all(|c| c.type_ != "Suspended"));
 }
 
 fn refused(seen: &Observed, key: &str, units: i64) -> Refused {
@@ -425,9 +448,9 @@ fn refused_controller_gets_headroom_and_is_counted_while_it_waits() {
     set_used(&mut seen, "a1", 4);
     let refused = refused(&seen, MIG, 3);
     observe_refusal(&mut seen, &refused);
-    assert_eq!(status::status(&seen, None).gpus[0].waiting, 0, "not counted at once");
+    assert_eq!(status_of(&seen, None).gpus[0].waiting, 0, "not counted at once");
     seen.now += status::SHOWN_AFTER;
-    assert_eq!(status::status(&seen, None).gpus[0].waiting, 1);
+    assert_eq!(status_of(&seen, None).gpus[0].waiting, 1);
     converge(&mut seen);
     assert_eq!(hard(&seen), ["7", "1"]);
 }
@@ -441,10 +464,10 @@ fn refused_controller_with_a_later_pod_is_not_counted() {
     let mut refused = refused(&seen, MIG, 1);
     observe_refusal(&mut seen, &refused);
     seen.now += status::SHOWN_AFTER;
-    assert_eq!(status::status(&seen, None).gpus[0].waiting, 1);
+    assert_eq!(status_of(&seen, None).gpus[0].waiting, 1);
     refused.newest_pod = Some(seen.now);
     observe_refusal(&mut seen, &refused);
-    assert_eq!(status::status(&seen, None).gpus[0].waiting, 0);
+    assert_eq!(status_of(&seen, None).gpus[0].waiting, 0);
 }
 
 #[test]
@@ -452,26 +475,26 @@ fn refused_controller_that_does_not_use_its_headroom_is_woken_once() {
     let mut seen = converged(&json!({}));
     let refused = refused(&seen, MIG, 1);
     observe_refusal(&mut seen, &refused);
-    assert_eq!(decide::writes(&seen), [], "it may retry by itself");
+    assert_eq!(to_write(&seen), [], "it may retry by itself");
     seen.now = seen.refused.next_deadline(seen.now, status::SHOWN_AFTER).unwrap();
     observe_refusal(&mut seen, &refused);
-    let writes = decide::writes(&seen);
+    let writes = to_write(&seen);
     let [Write::Wake(wake)] = writes.as_slice() else { panic!("{writes:?}") };
     assert_eq!((wake.namespace.as_str(), wake.target.to_string().as_str()), ("a1", "ReplicaSet web-5c"));
     seen.refused.woken(wake);
-    assert_eq!(decide::writes(&seen), []);
+    assert_eq!(to_write(&seen), []);
 }
 
 #[test]
 fn limit_is_raised_only_after_lowered_limits_have_settled() {
     let mut seen = converged(&json!({}));
     set_used(&mut seen, "a1", 4);
-    let writes = decide::writes(&seen);
+    let writes = to_write(&seen);
     apply_writes(&mut seen, writes);
     set_used(&mut seen, "a1", 4);
     assert_eq!(hard(&seen), ["4", "2"]);
     seen.lowered.insert("a2".into());
-    assert_eq!((decide::writes(&seen), seen.decide_quotas().1.waits_for_count), (vec![], true));
+    assert_eq!((to_write(&seen), decide(&seen).quotas.decision.waits_for_count), (vec![], true));
     seen.lowered.clear();
     seen.requested.insert("a2".into(), [(MIG.to_owned(), super::Amount::units(3))].into());
     converge(&mut seen);
@@ -486,7 +509,7 @@ fn quota_write_carries_version_and_uid_of_the_observed_quota() {
     quota.metadata.uid = Some("u-2".into());
     quota.spec.hard.insert(MIG.into(), k8s_openapi::apimachinery::pkg::api::resource::Quantity("9".into()));
     seen.quotas.insert("a1".into(), Arc::new(quota));
-    let writes = decide::writes(&seen);
+    let writes = to_write(&seen);
     let [Write::ApplyQuota(write)] = writes.as_slice() else { panic!("{writes:?}") };
     assert_eq!((write.metadata.resource_version.as_deref(), write.metadata.uid.as_deref()), (Some("41"), Some("u-2")));
 }
@@ -498,7 +521,7 @@ fn uncached_namespace_gets_no_budget() {
     seen.quotas.remove("a2");
     seen.uncached.insert("a2".into());
     set_used(&mut seen, "a1", 4);
-    let quotas: Vec<_> = decide::writes(&seen).into_iter().filter(|w| matches!(w, Write::ApplyQuota(_))).collect();
+    let quotas: Vec<_> = to_write(&seen).into_iter().filter(|w| matches!(w, Write::ApplyQuota(_))).collect();
     let [Write::ApplyQuota(only)] = quotas.as_slice() else { panic!("{quotas:?}") };
     assert_eq!(only.spec.as_ref().unwrap().hard.as_ref().unwrap()[MIG].0, "0");
 }
@@ -522,17 +545,17 @@ fn deletion_deletes_created_namespaces_and_releases_others() {
     adopted.metadata.annotations = None;
     seen.namespaces.insert("a2".into(), Arc::new(adopted));
     let mut seen = deleted(seen, 0);
-    let writes = teardown::writes(&seen);
+    let writes = to_write(&seen);
     assert_eq!(
         writes,
         [delete_grant("a1"), Write::ReleaseNamespace { namespace: "a2".into(), created: false }],
         "no new pods are admitted"
     );
     apply_writes(&mut seen, writes);
-    let writes = teardown::writes(&seen);
+    let writes = to_write(&seen);
     assert!(matches!(writes.as_slice(), [Write::DeleteNamespace { namespace, .. }] if namespace == "a1"), "{writes:?}");
     apply_writes(&mut seen, writes);
-    assert_eq!(teardown::writes(&seen), [Write::RemoveFinalizer(None)]);
+    assert_eq!(to_write(&seen), [Write::RemoveFinalizer(None)]);
 }
 
 #[test]
@@ -544,14 +567,14 @@ fn deletion_that_is_blocked_ends_after_a_time_and_reports_the_reason() {
     going.status.conditions = serde_json::from_value(json!([{"type": "NamespaceFinalizersRemaining", "status": "True", "message": "Some content has finalizers remaining: example.com/keep"}])).unwrap();
     seen.namespaces.insert("a1".into(), Arc::new(going));
     let mut early = deleted(seen.clone(), MAX_WAIT.as_secs() - 1);
-    assert_eq!(teardown::writes(&early), [delete_grant("a1")], "the namespace controller may not know grants yet");
+    assert_eq!(to_write(&early), [delete_grant("a1")], "the namespace controller may not know grants yet");
     apply_writes(&mut early, vec![delete_grant("a1")]);
-    assert_eq!(teardown::writes(&early), []);
+    assert_eq!(to_write(&early), []);
     assert!(reason(&early, "Reconciling").2.contains("example.com/keep"));
     let late = deleted(Observed { managed: BTreeMap::new(), ..seen }, MAX_WAIT.as_secs());
     assert_eq!(reason(&late, "Stalled").1, "DeletionBlocked");
     assert!(
-        matches!(teardown::writes(&late).as_slice(), [Write::RemoveFinalizer(Some(note))] if note.contains("example.com/keep"))
+        matches!(to_write(&late).as_slice(), [Write::RemoveFinalizer(Some(note))] if note.contains("example.com/keep"))
     );
 }
 
@@ -591,6 +614,6 @@ fn namespace_that_is_deleted_alone_is_named_with_what_keeps_it() {
 #[test]
 fn protected_tenant_is_not_deleted() {
     let seen = deleted(converged(&json!({"deletionProtection": true})), 10_000);
-    assert_eq!(teardown::writes(&seen), []);
+    assert_eq!(to_write(&seen), []);
     assert_eq!(reason(&seen, "Stalled").1, "DeletionProtected");
 }

@@ -1,8 +1,7 @@
 //! Versions of the last writes: a decision waits until the caches have them, or it would write the same again.
 
 use std::{
-    collections::{BTreeMap, HashMap},
-    fmt,
+    collections::BTreeMap,
     time::{Duration, Instant},
 };
 
@@ -11,7 +10,7 @@ use super::managed::Managed;
 /// How long a decision waits for the cache. An object that was deleted meanwhile never appears in the version that was written.
 const MAX_LAG: Duration = Duration::from_secs(5);
 
-/// An object of a namespace or of a tenant whose written version is remembered.
+/// An object of a tenant whose written version is remembered.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Written {
     /// A managed object.
@@ -20,29 +19,29 @@ pub enum Written {
     PullSecret(String),
     /// The `ServiceAccount` of pods that name none.
     ServiceAccount,
-    /// The `ClusterRole` by which owners and viewers read their tenant.
-    TenantRole,
-    /// The binding of that role.
-    TenantBinding,
 }
 
-impl fmt::Display for Written {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Written {
+    /// Type, name and namespace, for messages.
+    pub fn describe(&self, tenant: &str, namespace: &str) -> String {
         match self {
-            Self::Managed(kind) => kind.fmt(f),
-            Self::PullSecret(name) => write!(f, "image pull secret {name}"),
-            Self::ServiceAccount => f.write_str("ServiceAccount default"),
-            Self::TenantRole => f.write_str("ClusterRole of the tenant"),
-            Self::TenantBinding => f.write_str("ClusterRoleBinding of the tenant"),
+            Self::Managed(kind) => kind.describe(tenant, namespace),
+            Self::PullSecret(name) => format!("image pull secret {name} of namespace {namespace}"),
+            Self::ServiceAccount => format!("ServiceAccount default of namespace {namespace}"),
         }
     }
 }
 
-/// Versions that the caches may not have yet, by namespace, or by name for cluster-scoped objects.
+/// Versions that the caches may not have yet, by namespace.
 #[derive(Default)]
-pub struct Versions(HashMap<String, BTreeMap<Written, (u64, Instant)>>);
+pub struct Versions(BTreeMap<String, BTreeMap<Written, (u64, Instant)>>);
 
 impl Versions {
+    /// Have the caches all versions?
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Remembers the version that a write produced.
     pub fn wrote(&mut self, namespace: String, object: Written, version: u64) {
         self.0.entry(namespace).or_default().insert(object, (version, Instant::now()));

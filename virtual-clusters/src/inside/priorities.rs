@@ -268,7 +268,7 @@ mod tests {
         wanted: &Priorities,
         (conflict, unserved): (Conflict, &mut Option<Unserved>),
     ) -> Vec<String> {
-        let server = MockServer::new(move |request: &Request| {
+        let inside = MockServer::new(move |request: &Request| {
             let path = &request.path;
             let listed = || {
                 objects.iter().filter(|(at, object)| {
@@ -284,8 +284,8 @@ mod tests {
                 _ => Answer::success(),
             }
         });
-        show(&server.client(), wanted, conflict, unserved).await.unwrap();
-        let written = server.take().into_iter().filter(Request::is_write);
+        show(&inside.client(), wanted, conflict, unserved).await.unwrap();
+        let written = inside.take().into_iter().filter(Request::is_write);
         written.map(|request| format!("{} {}", request.method, last_two(&request.path))).collect()
     }
 

@@ -22,7 +22,7 @@ fn adopted(spec: &Value, all: Option<Vec<Access>>) -> Observed {
 }
 
 fn message(seen: &Observed) -> Option<(String, String)> {
-    let status = status::status(seen, None);
+    let status = status_of(seen, None);
     let ready = status.conditions.iter().find(|c| c.type_ == "Ready").map(|c| c.status.clone()).unwrap();
     status.conditions.into_iter().find(|c| c.type_ == "EarlierAccess").map(|c| (c.message, ready))
 }
@@ -84,7 +84,7 @@ fn condition_stays_while_the_objects_cannot_be_read() {
     let read = adopted(&spec, Some(vec![access(Kind::RoleBinding, "ci", 50)]));
     let mut unread = adopted(&spec, None);
     assert_eq!(message(&unread), None);
-    unread.tenant.status = Some(status::status(&read, None));
+    unread.tenant.status = Some(status_of(&read, None));
     assert_eq!(message(&unread), message(&read));
 }
 
@@ -94,15 +94,13 @@ fn adoption_is_noted_and_the_note_stays_with_new_labels() {
     let labels = Some([("gputenancy.io/adoptable".to_owned(), "true".to_owned())].into());
     let metadata = ObjectMeta { name: Some("old".into()), labels, ..ObjectMeta::default() };
     seen.namespaces.insert("old".into(), Arc::new(SlimNamespace { metadata, ..SlimNamespace::default() }));
-    let Some(Write::AdoptNamespace(namespace)) = decide::writes(&seen).into_iter().next() else {
-        panic!("no adoption")
-    };
+    let Some(Write::AdoptNamespace(namespace)) = to_write(&seen).into_iter().next() else { panic!("no adoption") };
     assert_eq!(namespace.annotations().get(render::ADOPTED), Some(&seen.now.to_string()));
     let mut seen = adopted(&json!({"namespaces": [{"name": "old"}], "podSecurity": "Baseline"}), Some(vec![]));
     for namespace in seen.namespaces.values_mut() {
         Arc::make_mut(namespace).labels_mut().remove("pod-security.kubernetes.io/enforce");
     }
-    let labelled = decide::writes(&seen).into_iter().find_map(|write| match write {
+    let labelled = to_write(&seen).into_iter().find_map(|write| match write {
         Write::LabelNamespace { namespace, .. } => Some(namespace),
         _ => None,
     });

@@ -48,7 +48,7 @@ fn cap_is_reported_with_the_share_of_each_device() {
     assert_eq!(limits(&seen), ["14", "3"]);
     set_used_of(&mut seen, MIG, 9);
     set_used_of(&mut seen, THREE, 1);
-    let status = status::status(&seen, None);
+    let status = status_of(&seen, None);
     let together = status.equivalents.unwrap();
     assert_eq!((together.used.as_str(), together.cap.as_str()), ("1.625", "3.5"));
     let shares: Vec<_> = status.gpus.iter().map(|g| g.share.as_deref()).collect();
@@ -56,7 +56,7 @@ fn cap_is_reported_with_the_share_of_each_device() {
     let (_, found, message) = reason(&seen, "QuotaReady");
     assert_eq!(found, "Enforced");
     assert!(message.contains("at most 3.5 whole GPUs together"), "{message}");
-    let without = status::status(&converged(&json!({})), None);
+    let without = status_of(&converged(&json!({})), None);
     assert!(without.equivalents.is_none() && without.gpus.iter().all(|g| g.share.is_none()));
 }
 
@@ -67,7 +67,7 @@ fn headroom_moves_to_the_profile_of_a_refused_controller() {
     set_used_of(&mut seen, THREE, 3);
     let refused = refused(&seen, THREE, 1);
     observe_refusal(&mut seen, &refused);
-    assert_eq!(decide::writes(&seen), [], "pods keep their devices");
+    assert_eq!(to_write(&seen), [], "pods keep their devices");
     set_used_of(&mut seen, MIG, 12);
     converge(&mut seen);
     assert_eq!(limits(&seen), ["12", "4"]);
@@ -79,12 +79,12 @@ fn limit_under_a_cap_is_raised_only_after_another_has_settled() {
     set_used_of(&mut seen, THREE, 3);
     let refused = refused(&seen, THREE, 1);
     observe_refusal(&mut seen, &refused);
-    let writes = decide::writes(&seen);
+    let writes = to_write(&seen);
     apply_writes(&mut seen, writes);
     set_used_of(&mut seen, THREE, 3);
     assert_eq!(limits(&seen), ["12", "3"]);
     seen.lowered.insert("a1".into());
-    assert_eq!((decide::writes(&seen), seen.decide_quotas().1.waits_for_count), (vec![], true));
+    assert_eq!((to_write(&seen), decide(&seen).quotas.decision.waits_for_count), (vec![], true));
     seen.lowered.clear();
     converge(&mut seen);
     assert_eq!(limits(&seen), ["12", "4"]);
@@ -115,7 +115,7 @@ fn profile_without_weight_is_granted_nothing_under_a_cap_and_reported() {
     let (_, found, message) = reason(&seen, "QuotaReady");
     assert_eq!(found, "WeightUnknown");
     assert!(message.contains("profile mig-3g") && message.contains("list it in a GpuPool"), "{message}");
-    assert_eq!(status::status(&seen, None).equivalents.unwrap().used, "1", "use counts as whole GPUs");
+    assert_eq!(status_of(&seen, None).equivalents.unwrap().used, "1", "use counts as whole GPUs");
     seen.tenant.spec.gpu_equivalents = None;
     converge(&mut seen);
     assert_eq!(limits(&seen), ["14", "4"]);

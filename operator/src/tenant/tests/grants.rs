@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kube::ResourceExt as _;
 use serde_json::json;
 
-use super::{apply_writes, converged, decide, is_apply, observed, reason, render, stored, view};
+use super::{apply_writes, converged, is_apply, observed, reason, render, stored, to_write, view};
 use crate::tenant::{managed::Managed, write::Write};
 
 #[test]
@@ -37,7 +37,7 @@ fn grant_limits_one_pod_to_the_profile_maximum_and_the_budget() {
 
 #[test]
 fn grant_is_written_before_the_quota() {
-    let writes = decide::writes(&observed(&json!({})));
+    let writes = to_write(&observed(&json!({})));
     for namespace in ["a1", "a2"] {
         let at = |found: &dyn Fn(&Write) -> bool| writes.iter().position(found).unwrap();
         let grant =
@@ -59,10 +59,10 @@ fn grant_missing_or_changed_is_written_and_reported() {
     let (status, why, message) = reason(&seen, "PolicyReady");
     assert_eq!((status.as_str(), why.as_str()), ("False", "Applying"));
     assert!(message.contains("namespace a1"), "{message}");
-    let writes = decide::writes(&seen);
+    let writes = to_write(&seen);
     assert!(writes.iter().all(|w| is_apply(w, Managed::Grant)) && writes.len() == 2, "{writes:?}");
     apply_writes(&mut seen, writes);
-    assert_eq!(decide::writes(&seen), []);
+    assert_eq!(to_write(&seen), []);
     assert_eq!(reason(&seen, "PolicyReady").0, "True");
 }
 
@@ -70,7 +70,7 @@ fn grant_missing_or_changed_is_written_and_reported() {
 fn retained_namespace_is_granted_nothing() {
     let mut seen = converged(&json!({"namespaces": [{"name": "a1"}]}));
     seen.tenant.spec.namespaces = serde_json::from_value(json!([{"name": "b1"}])).unwrap();
-    let writes = decide::writes(&seen);
+    let writes = to_write(&seen);
     apply_writes(&mut seen, writes);
     assert!(["a1", "b1"].iter().all(|ns| seen.managed(Managed::Grant, ns).is_some()));
     assert!(seen.grant("a1").resources.is_empty() && seen.grant("a1").pools.is_empty());

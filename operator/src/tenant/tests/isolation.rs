@@ -9,16 +9,9 @@ use k8s_openapi::{apimachinery::pkg::api::resource::Quantity, jiff::Timestamp};
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
-use super::{
-    apply_writes, converge, converged, decide, endpoint, is_apply, observed, reason, render, stored, teardown,
-};
+use super::{apply_writes, converge, converged, endpoint, is_apply, observed, reason, render, roles, stored, to_write};
 use crate::tenant::{
-    desired,
-    managed::Managed,
-    observe::{Observed, Role},
-    report::event_of,
-    standard::Standard,
-    write::Write,
+    desired, managed::Managed, observe::Observed, report::event_of, roles::Role, standard::Standard, write::Write,
 };
 
 /// Changes the tenant's spec.
@@ -50,7 +43,7 @@ fn open_tenant_has_no_network_policy_until_it_is_isolated() {
 
 #[test]
 fn namespace_is_isolated_before_its_grant() {
-    let writes = decide::writes(&observed(&json!({})));
+    let writes = to_write(&observed(&json!({})));
     let first = |found: fn(&Write) -> bool| writes.iter().position(found).unwrap();
     let last = |found: fn(&Write) -> bool| writes.iter().rposition(found).unwrap();
     let isolation = last(|w| is_apply(w, Managed::NetworkPolicy)).max(last(|w| is_apply(w, Managed::LimitRange)));
@@ -64,7 +57,7 @@ fn network_policy_and_limit_range_drift_is_repaired_and_reported() {
     policy["spec"]["ingress"].as_array_mut().unwrap().push(json!({}));
     seen.managed.insert((Managed::NetworkPolicy, "a1".into()), Arc::new(stored(Managed::NetworkPolicy, policy)));
     seen.managed.remove(&(Managed::LimitRange, "a2".into()));
-    let writes = decide::writes(&seen);
+    let writes = to_write(&seen);
     assert!(
         matches!(writes.as_slice(), [
             Write::Apply { kind: Managed::NetworkPolicy, namespace: first, .. },
@@ -76,7 +69,7 @@ fn network_policy_and_limit_range_drift_is_repaired_and_reported() {
     assert_eq!((status.as_str(), why.as_str()), ("False", "Applying"));
     assert!(message.contains("namespace a1: network policy gputenancy"), "{message}");
     apply_writes(&mut seen, writes);
-    assert_eq!(decide::writes(&seen), []);
+    assert_eq!(to_write(&seen), []);
 }
 
 #[test]
@@ -96,11 +89,11 @@ fn network_policy_follows_api_server_addresses_and_none_is_reported() {
 fn limit_range_without_default_requests_is_deleted() {
     let mut seen = converged(&json!({}));
     seen.standard = Arc::default();
-    let writes = decide::writes(&seen);
+    let writes = to_write(&seen);
     let removed = writes.iter().filter(|w| matches!(w, Write::Delete { kind: Managed::LimitRange, .. })).count();
     assert_eq!(removed, 2, "{writes:?}");
     converge(&mut seen);
-    assert!(count(&seen, Managed::LimitRange) == 0 && decide::writes(&seen).is_empty());
+    assert!(count(&seen, Managed::LimitRange) == 0 && to_write(&seen).is_empty());
 }
 
 #[test]
@@ -109,7 +102,7 @@ fn tenant_with_priority_classes_has_a_quota_that_admits_no_others() {
     assert!(count(&seen, Managed::PriorityClassQuota) == 0);
     change(&mut seen, json!({"priorityClasses": ["batch", "serving"]}));
     converge(&mut seen);
-    assert_eq!(decide::writes(&seen), []);
+    assert_eq!(to_write(&seen), []);
     let quota = |seen: &Observed| render::priority_class_quota(&seen.tenant, "a2", &seen.standard).unwrap();
     insta::assert_yaml_snapshot!(render::priority_class_quota(&seen.tenant, "a1", &seen.standard).unwrap());
     // a changed quota admits a pod
@@ -119,7 +112,7 @@ fn tenant_with_priority_classes_has_a_quota_that_admits_no_others() {
     let (_, why, message) = reason(&seen, "PolicyReady");
     assert!(why == "Applying" && message.contains("a2: quota gputenancy-priority-classes"), "{message}");
     assert!(
-        matches!(decide::writes(&seen).as_slice(), [Write::Apply { kind: Managed::PriorityClassQuota, namespace, .. }] if namespace == "a2")
+        matches!(to_write(&seen).as_slice(), [Write::Apply { kind: Managed::PriorityClassQuota, namespace, .. }] if namespace == "a2")
     );
     converge(&mut seen);
     // none at all
@@ -135,7 +128,7 @@ fn tenant_with_priority_classes_has_a_quota_that_admits_no_others() {
     // any
     change(&mut seen, json!({"priorityClasses": null}));
     converge(&mut seen);
-    assert!(count(&seen, Managed::PriorityClassQuota) == 0 && decide::writes(&seen).is_empty());
+    assert!(count(&seen, Managed::PriorityClassQuota) == 0 && to_write(&seen).is_empty());
 }
 
 #[test]
@@ -148,10 +141,10 @@ fn every_namespace_has_a_quota_that_counts_only_pods_whose_affinity_names_namesp
     open.spec.as_mut().unwrap().hard = Some([("pods".to_owned(), Quantity("1".into()))].into());
     seen.managed.insert((Managed::PodAffinityQuota, "a2".into()), Arc::new(OwnedObject::of(&open)));
     seen.managed.remove(&(Managed::PodAffinityQuota, "a1".into()));
-    let writes = decide::writes(&seen);
+    let writes = to_write(&seen);
     assert!(writes.len() == 2 && writes.iter().all(|w| is_apply(w, Managed::PodAffinityQuota)), "{writes:?}");
     converge(&mut seen);
-    assert!(decide::writes(&seen).is_empty());
+    assert!(to_write(&seen).is_empty());
 }
 
 #[test]
@@ -171,7 +164,7 @@ fn viewers_binding_exists_while_there_are_viewers() {
 #[test]
 fn owners_binding_exists_while_there_are_owners() {
     let mut seen = converged(&json!({"owners": []}));
-    assert!(count(&seen, Managed::Owners) == 0 && decide::writes(&seen).is_empty());
+    assert!(count(&seen, Managed::Owners) == 0 && to_write(&seen).is_empty());
     assert_eq!(reason(&seen, "Ready").0, "True");
     change(&mut seen, json!({"owners": [{"kind": "Group", "name": "team-a"}]}));
     let (_, _, message) = reason(&seen, "PolicyReady");
@@ -179,7 +172,7 @@ fn owners_binding_exists_while_there_are_owners() {
     converge(&mut seen);
     assert_eq!(count(&seen, Managed::Owners), 2);
     change(&mut seen, json!({"owners": []}));
-    let writes = decide::writes(&seen);
+    let writes = to_write(&seen);
     let removed = |w: &Write| matches!(w, Write::Delete { kind: Managed::Owners, .. });
     assert!(writes.len() == 2 && writes.iter().all(removed), "{writes:?}");
     assert_eq!(reason(&seen, "PolicyReady").1, "Applying");
@@ -202,10 +195,10 @@ fn retained_namespace_stays_isolated() {
     let mut seen = converged(&json!({}));
     change(&mut seen, json!({"namespaces": [{"name": "a1"}]}));
     converge(&mut seen);
-    assert_eq!(seen.roles()[1], ("a2".into(), Role::Retained));
+    assert_eq!(roles(&seen)[1], ("a2".into(), Role::Retained));
     assert!(seen.managed(Managed::NetworkPolicy, "a2").is_some() && seen.managed(Managed::LimitRange, "a2").is_some());
     seen.managed.remove(&(Managed::NetworkPolicy, "a2".into()));
-    assert!(matches!(decide::writes(&seen).as_slice(), [Write::Apply { kind: Managed::NetworkPolicy, .. }]));
+    assert!(matches!(to_write(&seen).as_slice(), [Write::Apply { kind: Managed::NetworkPolicy, .. }]));
 }
 
 /// Labels of a namespace that a tenant may adopt.
@@ -226,8 +219,8 @@ fn with_existing(adopt: bool, labels: Value) -> Observed {
 fn namespace_without_tenant_is_adopted_on_request_and_released_on_deletion() {
     let mut seen =
         with_existing(true, json!({"app.kubernetes.io/managed-by": "Helm", "gputenancy.io/adoptable": "true"}));
-    assert_eq!(seen.roles()[1].1, Role::Adoptable);
-    let writes = decide::writes(&seen);
+    assert_eq!(roles(&seen)[1].1, Role::Adoptable);
+    let writes = to_write(&seen);
     let of_a2 = |w: &Write| matches!(w, Write::ApplyQuota(q) if q.namespace().as_deref() == Some("a2"));
     assert!(!writes.iter().any(of_a2), "its label is written first: {writes:?}");
     apply_writes(&mut seen, writes);
@@ -241,7 +234,7 @@ fn namespace_without_tenant_is_adopted_on_request_and_released_on_deletion() {
     assert_eq!(seen.quotas.len() + count(&seen, Managed::NetworkPolicy) + count(&seen, Managed::LimitRange), 6);
     let seen = super::deleted(seen, 0);
     let released = Write::ReleaseNamespace { namespace: "a2".into(), created: false };
-    assert!(teardown::writes(&seen).contains(&released), "{:?}", teardown::writes(&seen));
+    assert!(to_write(&seen).contains(&released), "{:?}", to_write(&seen));
 }
 
 /// Reasons of the events of these writes, and whether they are about `a2`.
@@ -256,12 +249,12 @@ fn events(writes: &[Write]) -> Vec<(&'static str, bool)> {
 #[test]
 fn namespace_adopted_retained_or_released_has_one_event() {
     let mut seen = with_existing(true, adoptable());
-    let writes = decide::writes(&seen);
+    let writes = to_write(&seen);
     assert_eq!(events(&writes), [("NamespaceAdopted", true)]);
     apply_writes(&mut seen, writes);
     converge(&mut seen);
     change(&mut seen, json!({"namespaces": [{"name": "a1"}]}));
-    let writes = decide::writes(&seen);
+    let writes = to_write(&seen);
     assert_eq!(events(&writes), [("NamespaceRetained", true)]);
     apply_writes(&mut seen, writes);
     converge(&mut seen);
@@ -269,14 +262,14 @@ fn namespace_adopted_retained_or_released_has_one_event() {
     let mut namespace = (*seen.namespaces["a2"]).clone();
     namespace.labels_mut().remove("pod-security.kubernetes.io/enforce");
     seen.namespaces.insert("a2".into(), Arc::new(namespace));
-    let writes = decide::writes(&seen);
+    let writes = to_write(&seen);
     assert_eq!((writes.len(), events(&writes)), (1, vec![]));
     apply_writes(&mut seen, writes);
     let mut seen = super::deleted(seen, 0);
-    let writes = teardown::writes(&seen);
+    let writes = to_write(&seen);
     assert_eq!(events(&writes), [("NamespaceReleased", true)]);
     apply_writes(&mut seen, writes);
-    assert_eq!(events(&teardown::writes(&seen)), []);
+    assert_eq!(events(&to_write(&seen)), []);
 }
 
 #[test]
@@ -307,9 +300,9 @@ fn namespace_that_cannot_be_adopted_is_not_changed_and_the_message_has_a_remedy(
     ];
     for (mut seen, expected, text) in cases {
         let before = seen.namespaces["a2"].labels().clone();
-        let writes = decide::writes(&seen);
+        let writes = to_write(&seen);
         apply_writes(&mut seen, writes);
-        assert_eq!((seen.roles()[1].1, seen.namespaces["a2"].labels()), (Role::Foreign, &before));
+        assert_eq!((roles(&seen)[1].1, seen.namespaces["a2"].labels()), (Role::Foreign, &before));
         let (_, why, message) = reason(&seen, "Ready");
         assert!(why == expected && message.contains(text), "{why}: {message}");
         assert_eq!(reason(&seen, "Stalled").0, "True");
@@ -320,7 +313,7 @@ fn namespace_that_cannot_be_adopted_is_not_changed_and_the_message_has_a_remedy(
 fn namespace_refused_without_the_label_is_adopted_once_it_has_it() {
     let mut seen = with_existing(true, json!({}));
     converge(&mut seen);
-    assert_eq!(decide::writes(&seen), [], "nothing is tried again until the namespace changes");
+    assert_eq!(to_write(&seen), [], "nothing is tried again until the namespace changes");
     let mut namespace = (*seen.namespaces["a2"]).clone();
     namespace.labels_mut().insert("gputenancy.io/adoptable".into(), "true".into());
     seen.namespaces.insert("a2".into(), Arc::new(namespace));

@@ -67,7 +67,7 @@ fn objects() -> BTreeMap<&'static str, Vec<Value>> {
     let view = Arc::make_mut(&mut seen.view);
     view.tenants.insert(NAME.into(), TenantView { generation: Some(3), shortages: Box::default() });
     let mut objects: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
-    let writes = decide::writes(seen);
+    let writes = to_write(seen);
     for write in &writes {
         let (kind, object) = match write {
             Write::CreateNamespace(o) => ("namespaces", serde_json::to_value(o)),
@@ -93,11 +93,11 @@ fn objects() -> BTreeMap<&'static str, Vec<Value>> {
         }
         objects.entry(kind).or_default().push(object);
     }
-    let (role, binding) = tenant_role::wanted(&seen.tenant).unwrap();
+    let (role, binding) = (tenant_role::role(&seen.tenant).unwrap(), tenant_role::binding(&seen.tenant).unwrap());
     objects.insert("clusterroles", vec![json!(role)]);
     objects.insert("clusterrolebindings", vec![json!(binding)]);
     apply_writes(seen, writes);
-    seen.tenant.status = Some(status::status(seen, None));
+    seen.tenant.status = Some(status_of(seen, None));
     let mut tenant = serde_json::to_value(&seen.tenant).unwrap();
     tenant["metadata"]["annotations"] =
         json!({"kubectl.kubernetes.io/last-applied-configuration": tenant["spec"].to_string()});
@@ -293,12 +293,12 @@ async fn all_parts() {
         let name = format!("team-{n:05}");
         let tenant = caches.tenants.get(&ObjectRef::new(&name)).unwrap();
         let seen = context.observe(&tenant);
-        assert_eq!((seen.quotas.len(), seen.managed.len()), (1, 6));
+        assert_eq!((seen.quotas.len(), seen.managed.len()), (1, 8));
         let stamp = context.fence().begin(&name, &name, 7);
         assert_eq!(stamp.term, 7);
         context.fence().done(&name, &name, 8);
         let written = seen.quotas[&name].clone();
-        context.wrote(name, Written::Managed(Managed::Quota), &*written);
+        context.wrote(&name, name.clone(), Written::Managed(Managed::Quota), &*written);
         context.caught_up(&context.observe(&tenant)).unwrap();
     }
     part.bytes("state of the tenant controller");

@@ -17,7 +17,7 @@ fn with_limits(limits: &[(&str, Isolation, &[&str])]) -> Observed {
 
 #[test]
 fn tenant_reports_the_weakest_means_of_all_its_namespaces() {
-    let enforcement = |limits: &[(&str, Isolation, &[&str])]| status::status(&with_limits(limits), None).enforcement;
+    let enforcement = |limits: &[(&str, Isolation, &[&str])]| status_of(&with_limits(limits), None).enforcement;
     assert_eq!(enforcement(&[]), None, "no pod has a device");
     assert_eq!(enforcement(&[("b1", Isolation::None, &["GPU 0 of node n"])]), None, "of another tenant");
     let (hardware, software) = (("a1", Isolation::Hardware, &[][..]), ("a2", Isolation::Software, &[][..]));
@@ -28,7 +28,7 @@ fn tenant_reports_the_weakest_means_of_all_its_namespaces() {
 #[test]
 fn pods_without_a_limit_are_a_condition_with_gpus_and_remedy_and_the_tenant_stays_ready() {
     let found = |limits: &[(&str, Isolation, &[&str])]| {
-        let conditions = status::status(&with_limits(limits), None).conditions;
+        let conditions = status_of(&with_limits(limits), None).conditions;
         let limited = conditions.iter().find(|c| c.type_ == "MemoryLimited").cloned();
         let ready = conditions.iter().find(|c| c.type_ == "Ready").map(|c| c.status.clone()).unwrap();
         limited.map(|c| (c.status, c.reason, c.message, ready))

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{apply_writes, converge, decide, observed, reason, teardown};
+use super::{apply_writes, converge, observed, reason, status_of, to_write};
 use crate::{
     cache::pull::{KEY, SlimAccount, SlimSecret, Source, TYPE},
-    tenant::{managed::Managed, observe::Observed, pull_secrets, status, write::Write},
+    tenant::{managed::Managed, observe::Observed, pull_secrets, write::Write},
 };
 
 const OPERATOR: &str = "gputenancy";
@@ -72,7 +72,7 @@ fn short(writes: &[Write]) -> Vec<String> {
 #[test]
 fn pull_secret_is_copied_to_each_namespace_and_named_by_its_service_account() {
     let mut seen = new_tenant();
-    let writes = decide::writes(&seen);
+    let writes = to_write(&seen);
     let of_pulls = short(&writes[writes.len() - 4..]);
     assert_eq!(of_pulls, ["a1/registry", "a1 names own registry", "a2/registry", "a2 names own registry"]);
     let copies = writes.iter().filter_map(|write| match write {
@@ -82,7 +82,7 @@ fn pull_secret_is_copied_to_each_namespace_and_named_by_its_service_account() {
     insta::assert_yaml_snapshot!(copies.collect::<Vec<_>>());
     assert_eq!(reason(&seen, "PullSecretsReady").1, "Applying");
     apply_writes(&mut seen, writes);
-    assert_eq!(decide::writes(&seen), []);
+    assert_eq!(to_write(&seen), []);
     assert_eq!((reason(&seen, "PullSecretsReady").1.as_str(), reason(&seen, "Ready").0.as_str()), ("Copied", "True"));
 }
 
@@ -93,14 +93,14 @@ fn tenant_without_pull_secrets_has_no_condition_about_them() {
     account(&mut seen, "a1", &["own"]);
     converge(&mut seen);
     assert!(seen.pull_secrets.secrets.is_empty());
-    assert!(!status::status(&seen, None).conditions.iter().any(|c| c.type_ == "PullSecretsReady"));
+    assert!(!status_of(&seen, None).conditions.iter().any(|c| c.type_ == "PullSecretsReady"));
 }
 
 #[test]
 fn pull_secret_copies_follow_their_source_and_drift_is_repaired() {
     let mut seen = with_copies();
     source(&mut seen, TYPE, "e30K");
-    assert_eq!(short(&decide::writes(&seen)), ["a1/registry", "a2/registry"]);
+    assert_eq!(short(&to_write(&seen)), ["a1/registry", "a2/registry"]);
     converge(&mut seen);
     insert(
         &mut seen,
@@ -109,25 +109,25 @@ fn pull_secret_copies_follow_their_source_and_drift_is_repaired() {
     );
     seen.pull_secrets.secrets.remove(&("a2".into(), "registry".into()));
     account(&mut seen, "a2", &[]);
-    assert_eq!(short(&decide::writes(&seen)), ["a1/registry", "a2/registry", "a2 names registry"]);
+    assert_eq!(short(&to_write(&seen)), ["a1/registry", "a2/registry", "a2 names registry"]);
     converge(&mut seen);
     // the tenant's label is repaired too; keys and names that the team adds stay
     let mut more =
         secret("a1", TYPE, "e30K", json!({"app.kubernetes.io/managed-by": OPERATOR, "gputenancy.io/tenant": "x"}));
     more["data"]["note"] = json!("eA==");
     insert(&mut seen, "a1", more.clone());
-    assert_eq!(short(&decide::writes(&seen)), ["a1/registry"]);
+    assert_eq!(short(&to_write(&seen)), ["a1/registry"]);
     more["metadata"]["labels"]["gputenancy.io/tenant"] = json!("team-a");
     insert(&mut seen, "a1", more);
     account(&mut seen, "a1", &["registry", "own", "own"]);
-    assert_eq!(decide::writes(&seen), []);
+    assert_eq!(to_write(&seen), []);
 }
 
 #[test]
 fn pull_secret_write_carries_the_observed_version_or_absence() {
     let mut seen = new_tenant();
     insert(&mut seen, "a2", secret("a2", TYPE, "bm8=", json!({"app.kubernetes.io/managed-by": OPERATOR})));
-    let writes = decide::writes(&seen);
+    let writes = to_write(&seen);
     let on: Vec<_> = writes
         .iter()
         .filter_map(|w| if let Write::ApplyPullSecret(c) = w { Some(c.decided_on.clone()) } else { None })
@@ -149,7 +149,7 @@ fn pull_secret_with_immutable_content_or_other_type_is_recreated() {
     ] {
         let mut seen = with_copies();
         insert(&mut seen, "a1", present);
-        assert_eq!(short(&decide::writes(&seen)), expected);
+        assert_eq!(short(&to_write(&seen)), expected);
     }
 }
 
@@ -158,7 +158,7 @@ fn pull_secret_removed_from_the_spec_is_removed_from_the_account_before_its_dele
     let mut seen = with_copies();
     seen.tenant.spec.image_pull_secrets.clear();
     let expected = ["a1 names own", "a1/registry deleted", "a2 names own", "a2/registry deleted"];
-    assert_eq!(short(&decide::writes(&seen)), expected);
+    assert_eq!(short(&to_write(&seen)), expected);
     converge(&mut seen);
     assert!(seen.pull_secrets.secrets.is_empty() && named(&seen, "a1") == ["own"]);
 }
@@ -176,7 +176,7 @@ fn pull_secret_of_the_team_is_not_changed_and_reported() {
     let mut other = seen.clone();
     other.tenant.spec.image_pull_secrets.clear();
     account(&mut other, "a2", &["registry"]);
-    assert_eq!(short(&decide::writes(&other)), ["a1 names own", "a1/registry deleted"]);
+    assert_eq!(short(&to_write(&other)), ["a1 names own", "a1/registry deleted"]);
     seen.pull_secrets.secrets.remove(&("a2".into(), "registry".into()));
     converge(&mut seen);
     assert_eq!(reason(&seen, "PullSecretsReady").0, "True");
@@ -212,10 +212,10 @@ fn pull_secret_that_cannot_be_copied_is_reported_and_all_else_is_written() {
 fn pull_secret_copy_stays_while_its_source_is_missing() {
     let mut seen = with_copies();
     seen.pull_secrets.sources.insert("registry".into(), None);
-    assert_eq!(decide::writes(&seen), []);
+    assert_eq!(to_write(&seen), []);
     assert_eq!(reason(&seen, "PullSecretsReady").1, "PullSecretMissing");
     account(&mut seen, "a1", &[]);
-    assert_eq!(short(&decide::writes(&seen)), ["a1 names registry"]);
+    assert_eq!(short(&to_write(&seen)), ["a1 names registry"]);
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn released_namespace_keeps_no_pull_secret() {
     retained.metadata.annotations = None;
     seen.namespaces.insert("a2".into(), Arc::new(retained));
     let mut seen = super::deleted(seen, 0);
-    let writes = teardown::writes(&seen);
+    let writes = to_write(&seen);
     let of_a2 = short(&writes.iter().filter(|w| !matches!(w, Write::Delete { .. })).cloned().collect::<Vec<_>>());
     assert_eq!(of_a2[..2], ["a2 names own", "a2/registry deleted"]);
     assert!(of_a2[2].starts_with("Release"), "{of_a2:?}");
@@ -246,7 +246,7 @@ fn released_namespace_keeps_no_pull_secret() {
 fn pull_secret_content_is_in_no_write_or_status_output() {
     let mut seen = new_tenant();
     source(&mut seen, TYPE, "c2VjcmV0");
-    let shown = format!("{:?} {:?}", decide::writes(&seen), status::status(&seen, None));
+    let shown = format!("{:?} {:?}", to_write(&seen), status_of(&seen, None));
     let bytes = format!("{:?}", b"secret");
     assert!(shown.contains("registry") && !shown.contains("c2VjcmV0"));
     assert!(!shown.contains(bytes.trim_matches(['[', ']'])), "{shown}");

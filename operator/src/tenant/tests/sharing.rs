@@ -38,7 +38,7 @@ fn trust_and_acknowledgement_decide_which_modes_a_tenant_gets() {
                 }
                 let mut seen = observed(&spec);
                 seen.view = Arc::new(every_mode());
-                let writes = decide::writes(&seen);
+                let writes = to_write(&seen);
                 apply_writes(&mut seen, writes);
                 let expected = match (exclusive.contains(&mode), trust, acknowledged) {
                     (true, ..) | (false, "Internal" | "Trusted", true) => "Ready",
@@ -74,7 +74,7 @@ fn missing_acknowledgement_names_tenant_profile_field_and_what_is_accepted() {
     ] {
         let mut seen = observed(&json!({"trust": "Trusted", "gpus": [{"profile": profile, "count": 2}]}));
         seen.view = Arc::new(every_mode());
-        let writes = decide::writes(&seen);
+        let writes = to_write(&seen);
         apply_writes(&mut seen, writes);
         let (_, found, message) = reason(&seen, "Stalled");
         assert_eq!(found, "SharingNotAcknowledged", "{message}");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gputenancy_crds::Price;
 use serde_json::{Value, json};
 
-use super::{apply_writes, decide, is_apply, observed, reason, render, status, teardown};
+use super::{apply_writes, is_apply, observed, reason, render, status_of, teardown, to_write};
 use crate::tenant::{desired, managed::Managed, observe::Observed, write::Write};
 
 fn spec() -> Value {
@@ -16,10 +16,10 @@ fn converged() -> Observed {
     let mut seen = observed(&spec());
     seen.virtual_clusters = true;
     for _ in 0..3 {
-        let writes = decide::writes(&seen);
+        let writes = to_write(&seen);
         apply_writes(&mut seen, writes);
     }
-    assert_eq!(decide::writes(&seen), []);
+    assert_eq!(to_write(&seen), []);
     seen
 }
 
@@ -64,9 +64,9 @@ fn rights_go_with_the_field_and_stay_while_the_virtual_cluster_is_deleted() {
     let mut seen = converged();
     seen.tenant.spec.virtual_cluster = None;
     seen.tenant.metadata.finalizers = Some(vec!["gputenancy.io/virtual-cluster".into()]);
-    assert_eq!(decide::writes(&seen), [], "its controller still needs them");
+    assert_eq!(to_write(&seen), [], "its controller still needs them");
     seen.tenant.metadata.finalizers = None;
-    let writes = decide::writes(&seen);
+    let writes = to_write(&seen);
     assert!(writes.iter().any(|w| matches!(w, Write::Delete { kind: Managed::VirtualCluster, .. })), "{writes:?}");
     assert!(writes.iter().any(|w| is_apply(w, Managed::NetworkPolicy)), "{writes:?}");
 }
@@ -93,23 +93,23 @@ fn namespace_waits_for_the_deletion_of_the_virtual_cluster() {
     seen.tenant.spec.deletion_protection = false;
     seen.tenant.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(seen.now));
     seen.tenant.metadata.finalizers = Some(vec!["gputenancy.io/virtual-cluster".into()]);
-    assert_eq!(teardown::writes(&seen), []);
+    assert_eq!(to_write(&seen), []);
     seen.managed.remove(&(Managed::VirtualCluster, "a1".into()));
-    let writes = teardown::writes(&seen);
+    let writes = to_write(&seen);
     assert!(matches!(writes.as_slice(), [w] if is_apply(w, Managed::VirtualCluster)), "{writes:?}");
     seen.now += teardown::VIRTUAL_CLUSTER_WAIT;
-    assert!(teardown::writes(&seen).iter().all(|w| !is_apply(w, Managed::VirtualCluster)), "bounded in time");
+    assert!(to_write(&seen).iter().all(|w| !is_apply(w, Managed::VirtualCluster)), "bounded in time");
     // the time under protection does not count
     let protected = json!({"conditions": [{"type": "Ready", "status": "False", "reason": "DeletionProtected", "message": "", "lastTransitionTime": "1970-01-01T00:00:00Z"}]});
     seen.tenant.status = Some(serde_json::from_value(protected).unwrap());
-    assert!(teardown::writes(&seen).iter().any(|w| is_apply(w, Managed::VirtualCluster)));
+    assert!(to_write(&seen).iter().any(|w| is_apply(w, Managed::VirtualCluster)));
     let begun = json!({"virtualCluster": {"deletingSince": "1970-01-01T00:14:00Z"}});
     seen.tenant.status = Some(serde_json::from_value(begun).unwrap());
-    assert!(teardown::writes(&seen).iter().any(|w| is_apply(w, Managed::VirtualCluster)), "as its controller reports");
+    assert!(to_write(&seen).iter().any(|w| is_apply(w, Managed::VirtualCluster)), "as its controller reports");
     seen.tenant.status = None;
     seen.now -= teardown::VIRTUAL_CLUSTER_WAIT;
     seen.tenant.metadata.finalizers = None;
-    assert_ne!(teardown::writes(&seen), []);
+    assert_ne!(to_write(&seen), []);
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn status_carries_the_price_for_the_catalog_inside() {
     let price = Price { per_hour: "0.51".into(), currency: "USD".into() };
     let view = Arc::make_mut(&mut seen.view);
     view.profiles.get_mut("mig-1g").unwrap().contract.price = Some(price.clone());
-    let prices: Vec<_> = status::status(&seen, None).gpus.into_iter().map(|gpu| gpu.price).collect();
+    let prices: Vec<_> = status_of(&seen, None).gpus.into_iter().map(|gpu| gpu.price).collect();
     assert_eq!(prices, [Some(price), None]);
 }
 
@@ -131,7 +131,7 @@ fn pods_that_the_quota_refuses_inside_wait() {
     let refused = json!([{"profile": "mig-1g", "count": 3}, {"profile": "other", "count": 5}, {"profile": "mig-1g", "count": -9}]);
     let report = |refused: &Value| serde_json::from_value(json!({"virtualCluster": {"refused": refused}})).unwrap();
     seen.tenant.status = Some(report(&refused));
-    let waiting = |seen: &Observed| status::status(seen, None).gpus[0].waiting;
+    let waiting = |seen: &Observed| status_of(seen, None).gpus[0].waiting;
     assert_eq!(waiting(&seen), 3);
     seen.virtual_clusters = false;
     assert_eq!(waiting(&seen), 0, "no controller serves virtual clusters");

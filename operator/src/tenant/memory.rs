@@ -1,0 +1,62 @@
+//! What the controller remembers of a tenant between two reconciles. A new leader begins without any of it.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use super::{budget::Enforced, foreign_access::Access, refused_controllers::RefusedControllers, versions::Versions};
+
+/// Of one tenant.
+#[derive(Default)]
+pub struct TenantMemory {
+    /// Written versions that the caches may not have yet.
+    pub versions: Versions,
+    /// Begin of a transient state that the status does not report yet.
+    pub transient_since: Option<Instant>,
+    /// Failed reconciles in a row.
+    pub failures: u32,
+    /// Controllers whose pods were refused.
+    pub refused: RefusedControllers,
+    /// Its namespaces.
+    pub namespaces: BTreeMap<String, NamespaceMemory>,
+}
+
+/// Of one of its namespaces.
+#[derive(Default)]
+pub struct NamespaceMemory {
+    /// Limits that the quota enforced when it was last observed, and when one of them was lowered last.
+    pub enforced: Option<(Enforced, Instant)>,
+    /// Role bindings and network policies of others in an adopted namespace, and when they were read.
+    pub earlier: Option<(Vec<Access>, Instant)>,
+}
+
+impl TenantMemory {
+    /// Is there nothing to remember?
+    pub fn is_empty(&self) -> bool {
+        let Self { versions, transient_since, failures, refused, namespaces } = self;
+        versions.is_empty()
+            && transient_since.is_none()
+            && *failures == 0
+            && refused.is_empty()
+            && namespaces.values().all(NamespaceMemory::is_empty)
+    }
+
+    /// Counts a failed reconcile, or ends the row; returns how many have failed in a row.
+    pub fn failed(&mut self, failed: bool) -> u32 {
+        self.failures = if failed { self.failures.saturating_add(1) } else { 0 };
+        self.failures
+    }
+
+    /// Time for which the tenant has been in a transient state.
+    pub fn transient_for(&mut self) -> Duration {
+        self.transient_since.get_or_insert_with(Instant::now).elapsed()
+    }
+}
+
+impl NamespaceMemory {
+    fn is_empty(&self) -> bool {
+        let Self { enforced, earlier } = self;
+        enforced.is_none() && earlier.is_none()
+    }
+}
