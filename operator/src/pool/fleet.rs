@@ -14,7 +14,7 @@ use gputenancy_engine::{
 use k8s_openapi::{api::core::v1::ConfigMap, jiff::Timestamp};
 use kube::ResourceExt;
 
-use super::{agents::AbsentAgents, decide::FleetDecision};
+use super::{decision::FleetDecision, read::agents::AbsentAgents};
 use crate::cache::Caches;
 use gputenancy_crds::ids::PodName;
 

@@ -1,45 +1,15 @@
 //! The fleet's controller: reads the caches, decides, writes and reports.
 //!
-//! Data flows one way: `inventory` (caches), `ownership`, `fleet_plan`, `gpu_changes` and `node_specs` (decisions), `write`, `status`.
+//! Data flows one way: `fleet` and `read` (caches), `derive`, `decide`, `status`; `decision` goes through them in this order, and `write` carries it out.
 
-mod agents;
-mod bypass;
-mod canary;
 pub(crate) mod decide;
-mod devices;
-mod discovery;
-mod enforcement;
-mod flapping;
+pub(crate) mod decision;
+mod derive;
 pub(crate) mod fleet;
-mod fleet_plan;
-mod gpu_changes;
-mod gpu_marks;
-pub(crate) mod inventory;
-mod labels;
-mod marks;
-mod node_specs;
-mod node_states;
-mod node_view;
-mod node_views;
-mod overlap;
-mod overruns;
-mod ownership;
-mod partitioner;
-mod planned_gpus;
-mod plugin_configs;
-mod pod_index;
-mod profile_status;
-mod rollout;
-mod silence;
+pub(crate) mod read;
 mod status;
-mod sums;
-mod taints;
 #[cfg(test)]
 mod tests;
-mod tolerated;
-mod urgent;
-mod view;
-mod visits;
 mod write;
 
 use std::{
@@ -58,12 +28,12 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{apply::Writer, cache::Caches, fleet_view::FleetView, metrics::Metrics};
-use decide::{FleetDecision, Remembered, decide};
+pub(crate) use decide::taints::without_ours;
+use decision::{FleetDecision, Remembered, decide};
 use fleet::{DecidedStatuses, FleetReader};
 use gputenancy_engine::fleet::{Fleet, Refusals};
-use inventory::Inventory;
-pub(crate) use taints::without_ours;
-pub use tolerated::Tolerated;
+use read::inventory::Inventory;
+pub use read::tolerated::Tolerated;
 pub use write::Namespaces;
 use write::{Finished, FleetWriter, NodeState, ObjectWrite, Target, WriteQueue};
 
@@ -242,7 +212,7 @@ impl Memory {
         (failing, writing): (&BTreeSet<String>, &BTreeSet<String>),
     ) -> FleetDecision {
         write::forget(&mut self.nodes, fleet);
-        taints::remember(&mut self.marks, fleet);
+        decide::taints::remember(&mut self.marks, fleet);
         let refusals = self.nodes.values().flat_map(|n| &n.refusals);
         let refusals: Refusals = refusals.map(|(uid, r)| (uid.clone(), r.refusal.clone())).collect();
         let lagging = self.nodes.iter().filter(|(_, n)| n.is_lagging());

@@ -33,11 +33,10 @@ use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
 use super::{
-    decide::{FleetDecision, Remembered, decide},
-    devices::NodeDevices,
-    gpu_changes::intent,
-    inventory::Inventory,
-    tolerated::Tolerated,
+    decide::gpu_changes::intent,
+    decision::{FleetDecision, Remembered, decide},
+    derive::devices::NodeDevices,
+    read::{inventory::Inventory, tolerated::Tolerated},
 };
 use crate::plan::Snapshot;
 use gputenancy_crds::ids::PodName;
@@ -484,7 +483,7 @@ fn other_owners_are_told_once_when_they_come_and_once_when_they_go() {
         let pass = at(&fleet, 100 + second, &[]);
         carry_out(&mut fleet, &pass);
         let now = fleet.pools[0].status.clone().unwrap().conditions;
-        told.extend(super::status::news(&before, &now).into_iter().map(|(_, reason, _)| reason));
+        told.extend(super::status::pools::news(&before, &now).into_iter().map(|(_, reason, _)| reason));
     }
     assert_eq!(told, ["ForeignPartitioner", "Ready", "ForeignPartitionerGone"]);
 }

@@ -17,15 +17,18 @@ use kube::{Resource, ResourceExt as _, runtime::reflector::ObjectRef};
 use tokio::sync::watch;
 
 use super::{
-    TenantError, budget, earlier_access, foreign_access,
-    managed::Managed,
+    TenantError,
+    decide::{budget, roles::Roles},
     memory::TenantMemory,
-    observe::{Observed, PullSecrets},
-    refused_controllers::{Refused, RefusedControllers, newest_pods},
-    roles::Roles,
-    standard::Standard,
-    versions::Written,
-    wake_controllers::{Wake, WakeTarget},
+    observe::{
+        Observed, PullSecrets, foreign_access,
+        managed::Managed,
+        refused_controllers::{Refused, RefusedControllers, newest_pods},
+        versions::Written,
+        wake_controllers::{Wake, WakeTarget},
+    },
+    render::standard::Standard,
+    status::earlier_access,
 };
 use crate::{
     apply::Writer,

@@ -22,13 +22,11 @@ use tokio_util::sync::CancellationToken;
 use super::{
     TenantError,
     context::{Context, EARLIER_ACCESS_AGE, SETTLING_TIME},
-    decide::decide,
-    earlier_access,
+    decide::{decide, write::Write},
     execute::execute,
     failed,
     report::report,
-    status,
-    write::Write,
+    status::{self, earlier_access},
 };
 use crate::{apply::has_finalizer, cache::Trigger};
 

@@ -7,12 +7,14 @@ use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
 use super::{
-    Context, TenantError, failed,
-    managed::Managed,
-    observe::Observed,
-    pull_secrets, render, report,
-    versions::Written,
-    write::{AccountPullSecrets, PullSecretCopy, Write, absent},
+    Context, TenantError,
+    decide::{
+        pull_secrets,
+        write::{AccountPullSecrets, PullSecretCopy, Write, absent},
+    },
+    failed,
+    observe::{Observed, managed::Managed, versions::Written},
+    render, report,
 };
 use crate::{
     apply::{Part, Writer},

@@ -5,7 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{budget::Enforced, foreign_access::Access, refused_controllers::RefusedControllers, versions::Versions};
+use super::{
+    decide::budget::Enforced,
+    observe::{foreign_access::Access, refused_controllers::RefusedControllers, versions::Versions},
+};
 
 /// Of one tenant.
 #[derive(Default)]

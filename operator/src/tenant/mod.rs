@@ -1,39 +1,22 @@
 //! The controller of tenants: observe from the caches, decide, write, report.
 
-mod budget;
 mod context;
 mod controller;
 mod decide;
-mod desired;
-mod earlier_access;
 mod execute;
-mod foreign_access;
-mod managed;
 mod memory;
-mod memory_limit;
-mod network;
 mod observe;
-mod pull_secrets;
-mod refused_controllers;
 mod render;
 mod report;
-mod roles;
-mod standard;
 mod status;
-mod teardown;
-mod tenant_role;
 #[cfg(test)]
 mod tests;
-mod versions;
-mod virtual_cluster;
-mod wake_controllers;
-mod write;
 
 pub use context::{Context, Settings};
 pub use controller::run;
 use gputenancy_cluster::error::sentence;
 pub(crate) use gputenancy_crds::quantity::Amount;
-pub use standard::{Standard, StandardError};
+pub use render::standard::{Standard, StandardError};
 
 /// Why a tenant could not be reconciled.
 #[derive(Debug, thiserror::Error)]

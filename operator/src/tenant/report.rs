@@ -10,8 +10,12 @@ use gputenancy_crds::{
 use kube::{Resource as _, ResourceExt as _};
 
 use super::{
-    Context, TenantError, decide::Decided, earlier_access::EARLIER_ACCESS, failed, memory::TenantMemory,
-    observe::Observed, status, write::Write,
+    Context, TenantError,
+    decide::{Decided, write::Write},
+    failed,
+    memory::TenantMemory,
+    observe::Observed,
+    status::{self, earlier_access::EARLIER_ACCESS},
 };
 
 /// A transient state is written once it has lasted for this time: a new tenant would be written at every step.

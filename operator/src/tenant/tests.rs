@@ -22,17 +22,20 @@ use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
 use super::{
-    decide::decide,
-    managed::Managed,
-    observe::{Observed, PullSecrets},
-    refused_controllers::{Refused, RefusedControllers},
-    render,
-    roles::{Role, Roles},
+    decide::{
+        decide,
+        roles::{Role, Roles},
+        teardown::{self, MAX_WAIT},
+        write::Write,
+    },
+    observe::{
+        Observed, PullSecrets,
+        managed::Managed,
+        refused_controllers::{Refused, RefusedControllers},
+        wake_controllers::WakeTarget,
+    },
+    render::{self, tenant_role},
     status,
-    teardown::{self, MAX_WAIT},
-    tenant_role,
-    wake_controllers::WakeTarget,
-    write::Write,
 };
 use crate::{
     cache::{ApiEndpoint, ControllerRef, pull::Named},
@@ -181,7 +184,7 @@ fn apply_writes(seen: &mut Observed, writes: Vec<Write>) {
                 seen.quotas.insert(slim.namespace().unwrap(), Arc::new(slim));
             }
             Write::ApplyPullSecret(copy) => {
-                let secret = serde_json::to_value(super::pull_secrets::secret(&seen.tenant, &copy)).unwrap();
+                let secret = serde_json::to_value(super::decide::pull_secrets::secret(&seen.tenant, &copy)).unwrap();
                 seen.pull_secrets
                     .secrets
                     .insert((copy.namespace, copy.name), Arc::new(serde_json::from_value(secret).unwrap()));

@@ -4,7 +4,7 @@ use gputenancy_crds::{Enforcement, OnBypass};
 use gputenancy_engine::change::Refusal;
 
 use super::*;
-use crate::pool::bypass::evictions;
+use crate::pool::decide::bypass::evictions;
 
 /// The fleet with a pod `t/greedy` on node `n` that bypasses the limit of its share, in a pool that evicts such pods.
 fn bypassed() -> Fleet {

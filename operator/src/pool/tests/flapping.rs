@@ -3,7 +3,7 @@
 use gputenancy_crds::reasons;
 
 use super::*;
-use crate::pool::status;
+use crate::pool::status::pools;
 
 /// The tenant's guarantee is edited by a field manager.
 fn edit(fleet: &mut Fleet, count: i32, writer: &str) {
@@ -45,7 +45,7 @@ fn guarantee_that_two_writers_change_up_and_down_waits_until_it_stays_and_is_nam
     assert_eq!((flapping.wanted, flapping.planned, flapping.changes), (1, 3, 24));
     assert_eq!(flapping.writers, ["argocd", "flux"]);
     assert_eq!(last.flapping, ["p"]);
-    let news: Vec<_> = status::news(&before, &last.pools["p"].conditions).into_iter().map(|(_, r, _)| r).collect();
+    let news: Vec<_> = pools::news(&before, &last.pools["p"].conditions).into_iter().map(|(_, r, _)| r).collect();
     assert!(news.contains(&reasons::FLAPPING), "{news:?}");
 
     // a tenant whose larger guarantee waits is not reported as served

@@ -7,7 +7,7 @@ use super::{
     silent_agents::{changing as begins, two_nodes},
     *,
 };
-use crate::pool::status;
+use crate::pool::status::pools;
 use gputenancy_crds::ids::NodeName;
 
 /// Marks as their authors write them, and what they make of a change in each phase.
@@ -51,7 +51,7 @@ fn cordoned_node_is_no_supply_and_is_named_until_a_while_after_its_uncordon() {
     assert!(shortages[0].contains("node n: it is cordoned"), "{shortages:?}");
     let before = fleet.pools[0].status.clone().unwrap().conditions;
     let news = |before: &_, pass: &FleetDecision| {
-        status::news(before, &pass.pools["p"].conditions).into_iter().map(|(_, r, _)| r).collect::<Vec<_>>()
+        pools::news(before, &pass.pools["p"].conditions).into_iter().map(|(_, r, _)| r).collect::<Vec<_>>()
     };
     assert_eq!(news(&before, &marked), [reasons::TOO_MANY_MARKED]);
 

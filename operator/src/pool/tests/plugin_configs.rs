@@ -6,7 +6,7 @@ use gputenancy_crds::{ChangePhase, GpuNode};
 use gputenancy_engine::plugin::{PluginConfig, PluginConfigs};
 
 use super::*;
-use crate::pool::{labels::unwanted, plugin_configs::whole_nodes};
+use crate::pool::decide::{labels::unwanted, plugin_configs::whole_nodes};
 
 const LABEL: &str = names::DEVICE_PLUGIN_CONFIG_LABEL;
 

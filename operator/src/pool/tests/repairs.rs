@@ -26,7 +26,7 @@ fn label_of_a_pool_that_another_client_set_on_a_node_without_pool_is_removed() {
     label(&mut fleet, &[(names::POOL_LABEL, "p")]);
     let pass = at(&fleet, 0, &[]);
     let wanted = pass.labels.values().next().unwrap();
-    let unwanted = crate::pool::labels::unwanted(fleet.nodes["n"].labels(), wanted);
+    let unwanted = crate::pool::decide::labels::unwanted(fleet.nodes["n"].labels(), wanted);
     assert_eq!(unwanted.collect::<Vec<_>>(), [names::POOL_LABEL]);
 }
 
@@ -41,11 +41,11 @@ fn mark_of_a_taint_that_was_removed_by_hand_is_written_again() {
     node.metadata.annotations = Some([(names::TAINTED.to_owned(), mark.clone())].into());
     fleet.nodes.insert("n".into(), Arc::new(node.clone()));
     let mut marks = BTreeMap::new();
-    crate::pool::taints::remember(&mut marks, &fleet);
+    crate::pool::decide::taints::remember(&mut marks, &fleet);
     assert_eq!(marks, [("n".to_owned(), mark)].into());
     node.metadata.annotations = None;
     fleet.nodes.insert("n".into(), Arc::new(node.clone()));
-    crate::pool::taints::remember(&mut marks, &fleet);
+    crate::pool::decide::taints::remember(&mut marks, &fleet);
     let inventory = Inventory {
         fleet: &fleet,
         now: Timestamp::UNIX_EPOCH,
@@ -61,6 +61,6 @@ fn mark_of_a_taint_that_was_removed_by_hand_is_written_again() {
     assert_eq!((again.taints, again.mark), (set.taints, set.mark));
     node.spec.taints.clear();
     fleet.nodes.insert("n".into(), Arc::new(node));
-    crate::pool::taints::remember(&mut marks, &fleet);
+    crate::pool::decide::taints::remember(&mut marks, &fleet);
     assert!(marks.is_empty());
 }

@@ -4,7 +4,7 @@ use gputenancy_crds::{GpuNode, reasons};
 use gputenancy_engine::liveness::AgentPod;
 
 use super::*;
-use crate::pool::status;
+use crate::pool::status::pools;
 
 fn time(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
@@ -56,7 +56,7 @@ fn removed_agent_is_supply_for_a_minute_and_then_named_until_it_returns() {
     let restarted = at(&gone, 2001, &[]);
     let now = restarted.pools.get("p").map_or(&late.pools["p"].conditions, |s| &s.conditions);
     assert!(condition::is_true(now, "AgentSilent"));
-    let events = |before, now| status::news(before, now).into_iter().map(|(_, r, _)| r).collect::<Vec<_>>();
+    let events = |before, now| pools::news(before, now).into_iter().map(|(_, r, _)| r).collect::<Vec<_>>();
     assert_eq!(events(&before, now), [reasons::NODE_NOT_READY, reasons::AGENT_SILENT]);
 
     let back = at(&with_pods(&gone, &[("n", AgentPod::Ready { since: None })]), 2100, &[]);
@@ -109,8 +109,9 @@ fn begun() -> Fleet {
 }
 
 pub(super) fn changing(pass: &FleetDecision) -> Vec<String> {
-    let begins =
-        |work: &crate::pool::node_specs::GpuWork| work.spec.iter().flat_map(|s| &s.gpus).any(|g| g.change.is_some());
+    let begins = |work: &crate::pool::decide::node_specs::GpuWork| {
+        work.spec.iter().flat_map(|s| &s.gpus).any(|g| g.change.is_some())
+    };
     pass.nodes.iter().filter(|(_, work)| begins(work)).map(|(node, _)| node.to_string()).collect()
 }
 

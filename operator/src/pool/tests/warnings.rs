@@ -3,7 +3,7 @@
 use gputenancy_cluster::events::EventType;
 
 use super::*;
-use crate::pool::status;
+use crate::pool::status::pools;
 
 #[test]
 fn pool_that_waits_as_specified_or_is_deleted_is_no_warning() {
@@ -12,7 +12,7 @@ fn pool_that_waits_as_specified_or_is_deleted_is_no_warning() {
             "lastTransitionTime": "1970-01-01T00:00:00Z"}))]
     };
     let tone = |reason: &str| {
-        let news = status::news(&ready("True", "Ready"), &ready("False", reason));
+        let news = pools::news(&ready("True", "Ready"), &ready("False", reason));
         news.into_iter().map(|(tone, ..)| tone == EventType::Warning).collect::<Vec<_>>()
     };
     for usual in ["Changing", "ChangePlanned", "Deleting"] {

@@ -6,7 +6,7 @@ use kube::Api;
 use super::{WriteError, Written, failed, state::NodeContext};
 use crate::{
     apply::Part,
-    pool::canary::{OrphanedCanary, render},
+    pool::decide::canary::{OrphanedCanary, render},
 };
 use gputenancy_engine::change::CanaryRequest;
 

@@ -15,7 +15,7 @@ use gputenancy_engine::plugin::is_key;
 
 use crate::{
     apply::Part,
-    pool::{
+    pool::decide::{
         labels::{self, Labels},
         taints::TaintChange,
     },

@@ -14,7 +14,10 @@ use super::{
 };
 use crate::{
     apply::Part,
-    pool::{canary::OrphanedCanary, decide::FleetDecision, labels::Labels, node_specs::GpuWork, taints::TaintChange},
+    pool::{
+        decide::{canary::OrphanedCanary, labels::Labels, node_specs::GpuWork, taints::TaintChange},
+        decision::FleetDecision,
+    },
 };
 use gputenancy_crds::ids::{NodeName, PodName};
 use gputenancy_engine::{change::ChangeDecision, fleet::Fleet, partitioner::RequestDecision};

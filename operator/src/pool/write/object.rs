@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     apply::has_finalizer,
-    pool::{decide::FleetDecision, plugin_configs::ConfigsWrite},
+    pool::{decide::plugin_configs::ConfigsWrite, decision::FleetDecision},
 };
 use gputenancy_crds::ids::NodeName;
 use gputenancy_engine::{fleet::Fleet, partitioner::MigConfigs};

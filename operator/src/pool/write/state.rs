@@ -13,7 +13,7 @@ use kube::Resource as _;
 use tokio::time::Instant;
 
 use super::{FleetWriter, repair::LastWrite};
-use crate::pool::labels::Labels;
+use crate::pool::decide::labels::Labels;
 use gputenancy_crds::ids::{NodeName, PodName};
 use gputenancy_engine::{change::Refusal, fleet::Fleet};
 

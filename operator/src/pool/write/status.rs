@@ -4,7 +4,7 @@ use gputenancy_crds::{GpuPool, GpuPoolStatus};
 use kube::{Resource as _, ResourceExt as _};
 
 use super::{FleetWriter, WriteError, Written, failed};
-use crate::pool::status;
+use crate::pool::status::pools;
 
 /// What is written about a pool.
 pub struct PoolWrite {
@@ -26,7 +26,7 @@ pub async fn write_pool(writer: &FleetWriter, pool: &GpuPool, write: PoolWrite) 
         let written = writer.writer.apply_status::<GpuPool>(&pool.name_any(), &status).await;
         written.map_err(failed("writing the status"))?;
         let before = pool.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
-        for (event_type, reason, note) in status::news(before, &status.conditions) {
+        for (event_type, reason, note) in pools::news(before, &status.conditions) {
             writer.report(pool.object_ref(&()), event_type, reason, "Reconcile", note).await;
         }
     }

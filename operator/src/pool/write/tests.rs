@@ -24,7 +24,10 @@ use super::{FleetWriter, Namespaces, ObjectWrite, WriteQueue, object::Target, st
 use crate::{
     apply::Writer,
     metrics::Metrics,
-    pool::{decide::FleetDecision, labels::Labels, node_specs::GpuWork},
+    pool::{
+        decide::{labels::Labels, node_specs::GpuWork},
+        decision::FleetDecision,
+    },
 };
 use gputenancy_crds::ids::{NodeName, PodName};
 

@@ -3,7 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::*;
-use crate::tenant::foreign_access::{Access, Kind};
+use crate::tenant::observe::foreign_access::{Access, Kind};
 
 fn access(kind: Kind, name: &str, since: i64) -> Access {
     let allows = "ClusterRole edit to Group devs".into();

@@ -6,7 +6,7 @@ use kube::ResourceExt as _;
 use serde_json::json;
 
 use super::{apply_writes, converged, is_apply, observed, reason, render, stored, to_write, view};
-use crate::tenant::{managed::Managed, write::Write};
+use crate::tenant::{decide::write::Write, observe::managed::Managed};
 
 #[test]
 fn grant_lists_only_profiles_that_the_tenant_may_use() {

@@ -11,7 +11,10 @@ use serde_json::{Value, json};
 
 use super::{apply_writes, converge, converged, endpoint, is_apply, observed, reason, render, roles, stored, to_write};
 use crate::tenant::{
-    desired, managed::Managed, observe::Observed, report::event_of, roles::Role, standard::Standard, write::Write,
+    decide::{desired, roles::Role, write::Write},
+    observe::{Observed, managed::Managed},
+    render::standard::Standard,
+    report::event_of,
 };
 
 /// Changes the tenant's spec.

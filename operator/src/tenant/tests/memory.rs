@@ -19,11 +19,11 @@ use crate::{
     metrics::Metrics,
     pool::{
         Tolerated,
-        decide::{Remembered, decide as decide_fleet},
+        decision::{Remembered, decide as decide_fleet},
         fleet::{DecidedStatuses, FleetReader},
-        inventory::Inventory,
+        read::inventory::Inventory,
     },
-    tenant::{Context, Standard, versions::Written},
+    tenant::{Context, Standard, observe::versions::Written},
 };
 
 #[global_allocator]

@@ -8,7 +8,10 @@ use serde_json::{Value, json};
 use super::{apply_writes, converge, observed, reason, status_of, to_write};
 use crate::{
     cache::pull::{KEY, SlimAccount, SlimSecret, Source, TYPE},
-    tenant::{managed::Managed, observe::Observed, pull_secrets, write::Write},
+    tenant::{
+        decide::{pull_secrets, write::Write},
+        observe::{Observed, managed::Managed},
+    },
 };
 
 const OPERATOR: &str = "gputenancy";

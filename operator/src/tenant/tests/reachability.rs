@@ -7,7 +7,7 @@ use gputenancy_crds::names;
 use serde_json::{Value, json};
 
 use super::observed;
-use crate::tenant::{Standard, desired};
+use crate::tenant::{Standard, decide::desired};
 
 /// A pod in the cluster: its namespace, the namespace's labels, a label of the pod, its address.
 type Pod = (&'static str, &'static [(&'static str, &'static str)], (&'static str, &'static str), &'static str);

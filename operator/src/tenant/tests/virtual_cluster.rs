@@ -6,7 +6,10 @@ use gputenancy_crds::Price;
 use serde_json::{Value, json};
 
 use super::{apply_writes, is_apply, observed, reason, render, status_of, teardown, to_write};
-use crate::tenant::{desired, managed::Managed, observe::Observed, write::Write};
+use crate::tenant::{
+    decide::{desired, write::Write},
+    observe::{Observed, managed::Managed},
+};
 
 fn spec() -> Value {
     json!({"namespaces": [{"name": "a1"}], "virtualCluster": {"version": "0.36.1"}})
