@@ -138,6 +138,28 @@ async fn allocation_is_refused_while_nvml_does_not_answer() {
     assert!(error.starts_with("nvmlDeviceGetComputeRunningProcesses_v3 has not returned"), "{error}");
 }
 
+#[tokio::test]
+async fn allocation_waits_for_one_gpu_of_a_scan_and_not_for_all() {
+    let sim = Sim::new("h100-80gb", 4);
+    let mut agent = Agent::on(sim.root.path());
+    let uuid = agent.uuid().await;
+    agent.want(&uuid, true, LAYOUT);
+    agent.converge().await;
+    let (handover, devices) = (agent.handover.clone(), by_id(&agent));
+    // each GPU of a scan takes so long; the check does not ask for the mode
+    sim.inject("nvmlDeviceGetMigMode", 1, None, Effect::Hang(400));
+    let check = async {
+        while sim.matched_calls() == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        handover.processes(devices.values()).await
+    };
+    tokio::select! {
+        () = agent.quick_scan() => panic!("the scan ended before the check was answered"),
+        checked = check => assert_eq!(checked.unwrap().gpus.len(), 4, "all GPUs are known"),
+    }
+}
+
 /// Kubelet's pod resources API with these pods and no devices.
 struct Kubelet(Vec<PodResources>);
 

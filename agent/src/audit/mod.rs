@@ -225,9 +225,10 @@ impl Auditor {
 
     /// The processes on GPUs, and at once where they come from: one that ends meanwhile is of no container any more.
     async fn read(&self) -> Option<Read> {
-        let inventory = self.processes.processes([]).await.ok()?;
+        let devices = self.view.borrow().devices.clone();
+        let inventory = self.processes.listed(devices.iter().filter(|device| device.share.is_some())).await.ok()?;
         let found = self.processes.origins();
-        let origins = origins(&self.view.borrow().devices, &inventory, &|pid| found.of(pid));
+        let origins = origins(&devices, &inventory, &|pid| found.of(pid));
         Some((inventory, origins))
     }
 

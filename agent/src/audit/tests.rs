@@ -46,7 +46,7 @@ fn auditor(root: &Path, memory: impl Fn() -> u64 + Send + Sync + 'static) -> (Au
     let files = ShareFiles::of(&device, root).unwrap();
     files.renew(&device).unwrap();
     let uuid = device.gpu_uuid.clone();
-    let read = move |_: bool| -> BoxFuture<'static, Result<Inventory, NvmlError>> {
+    let read = move |_, _: bool| -> BoxFuture<'static, Result<Inventory, NvmlError>> {
         let clients = vec![Process { pid: PID, gi: None, ci: None, memory: Some(memory()) }];
         let gpu = ObservedGpu { uuid: uuid.clone(), clients, ..ObservedGpu::default() };
         Box::pin(async move { Ok(Inventory { gpus: vec![gpu], ..Inventory::default() }) })

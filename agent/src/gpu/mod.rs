@@ -5,9 +5,11 @@
 
 pub mod calls;
 pub mod cap_minors;
+mod check;
 mod connections;
 pub mod device_files;
 pub mod driver;
+pub mod error;
 pub mod fault_class;
 pub mod faults;
 pub mod inventory;
@@ -25,8 +27,9 @@ pub mod thread;
 pub use calls::Calls;
 pub use cap_minors::CapMinors;
 pub use driver::{DriverRoot, NodePaths};
+pub use error::NvmlError;
 pub use inventory::{Connections, Inventory, ObservedBoard, ObservedCompute, ObservedGpu, ObservedInstance, Scan};
 pub use memory_limits::LimitCall;
 pub use operation::{Operation, OperationError};
 pub use policy::Deadlines;
-pub use thread::{NvmlError, NvmlThread};
+pub use thread::NvmlThread;

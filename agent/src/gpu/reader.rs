@@ -1,14 +1,22 @@
 //! Reads the inventory: everything in a full scan, and what changes by itself in a quick one.
 
-use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+    sync::{Arc, mpsc::Receiver},
+};
 
 use gputenancy_crds::{Health, MemoryScrub};
 use gputenancy_nvml::{ComputeProfile, EventSet, Gpu, MemoryUse, Nvml, NvmlFailure, Vgpu, code, full_width};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
+    check::Check,
     connections::Topology,
+    device_files::add_holders,
     driver::Session,
+    error::NvmlError,
     faults::{Faults, KnownFaults},
     inventory::{Inventory, ObservedBoard, ObservedCompute, ObservedGpu, ObservedInstance, Scan},
     memory_scrub,
@@ -41,11 +49,18 @@ pub(super) struct Reader<'n> {
     compute_profiles: BTreeMap<(String, u32), Vec<ComputeProfile>>,
     topology: Topology,
     history: &'n mut History,
+    /// Questions of allocations, which wait for no other GPU.
+    checks: &'n Receiver<Check>,
 }
 
 impl<'n> Reader<'n> {
-    pub(super) fn new(session: Session<'n>, history: &'n mut History) -> Result<Self, NvmlFailure> {
+    pub(super) fn new(
+        session: Session<'n>,
+        history: &'n mut History,
+        checks: &'n Receiver<Check>,
+    ) -> Result<Self, NvmlFailure> {
         Ok(Self {
+            checks,
             session,
             driver_version: session.nvml.driver_version()?,
             cuda_version: session.nvml.cuda_version()?,
@@ -61,31 +76,84 @@ impl<'n> Reader<'n> {
 
     /// Fails if the library does not answer. A single GPU that does not answer keeps its last state, with the failure.
     pub(super) fn read(&mut self, scan: Scan, known: KnownFaults) -> Result<Inventory, NvmlFailure> {
-        let scan = if std::mem::take(&mut self.opened) { Scan::Full } else { scan };
+        let first = std::mem::take(&mut self.opened);
+        let scan = if first { Scan::Full } else { scan };
         let count = self.session.nvml.gpu_count()?;
         self.history.gpus.retain(|index, _| *index < count);
         self.record_events(count)?;
         for index in 0..count {
             let gpu = self.gpu(index, scan);
-            let gpu = match (gpu, self.history.gpus.get(&index)) {
-                (Ok(gpu), _) => gpu,
-                (Err(failure), _) if reopens_library(failure.code) => return Err(failure),
-                (Err(failure), Some(last)) => {
-                    let health = if failure.code == code::GPU_IS_LOST { Health::Lost } else { last.health };
-                    ObservedGpu { health, failure: Some(failure), ..last.clone() }
-                }
-                // without a UUID the status has no name for it
-                (Err(failure), None) => {
-                    tracing::warn!(index, %failure, "GPU does not answer");
-                    continue;
-                }
-            };
-            self.history.gpus.insert(index, gpu);
+            self.remember(index, gpu)?;
+            // before all GPUs have been read once, those that follow would be missing in the answer
+            if !first {
+                self.answer_checks()?;
+            }
         }
         if scan == Scan::Full {
             self.memory_scrub = memory_scrub::read(self.session.paths, self.session.driver_root);
         }
-        let mut inventory = Inventory {
+        let mut inventory = self.inventory(scan);
+        self.judge(&mut inventory, known);
+        Ok(inventory)
+    }
+
+    /// Answers the checks that wait. An error means that the library has to be opened again.
+    pub(super) fn answer_checks(&mut self) -> Result<(), NvmlFailure> {
+        while let Ok(Check { uuids, open_files, reply }) = self.checks.try_recv() {
+            let answer = self.processes(&uuids, open_files);
+            let broken = answer.as_ref().err().filter(|failure| reopens_library(failure.code)).cloned();
+            drop(reply.send(answer.map_err(NvmlError::Call)));
+            broken.map_or(Ok(()), Err)?;
+        }
+        Ok(())
+    }
+
+    /// The processes on these GPUs now; all other fields, and those of other GPUs, are of the latest scan.
+    fn processes(&mut self, uuids: &BTreeSet<String>, open_files: bool) -> Result<Inventory, NvmlFailure> {
+        let mut inventory = if self.opened {
+            self.read(Scan::Full, KnownFaults::default())?
+        } else {
+            let asked = self.history.gpus.values().filter(|gpu| uuids.contains(&gpu.uuid));
+            for index in asked.map(|gpu| gpu.index).collect::<Vec<u32>>() {
+                let gpu = self.with_processes(index);
+                self.remember(index, gpu)?;
+            }
+            self.inventory(Scan::Quick)
+        };
+        if open_files {
+            add_holders(&mut inventory, &self.session.paths.proc_root, &self.session.driver_root.local);
+        }
+        Ok(inventory)
+    }
+
+    fn with_processes(&mut self, index: u32) -> Result<ObservedGpu, NvmlFailure> {
+        match self.history.gpus.get(&index).filter(|last| last.failure.is_none()) {
+            Some(last) => Ok(ObservedGpu { clients: self.session.nvml.gpu(index)?.processes()?, ..last.clone() }),
+            None => self.gpu(index, Scan::Full),
+        }
+    }
+
+    /// Remembers what was read of a GPU. One that does not answer keeps its last state, with the failure.
+    fn remember(&mut self, index: u32, gpu: Result<ObservedGpu, NvmlFailure>) -> Result<(), NvmlFailure> {
+        let gpu = match (gpu, self.history.gpus.get(&index)) {
+            (Ok(gpu), _) => gpu,
+            (Err(failure), _) if reopens_library(failure.code) => return Err(failure),
+            (Err(failure), Some(last)) => {
+                let health = if failure.code == code::GPU_IS_LOST { Health::Lost } else { last.health };
+                ObservedGpu { health, failure: Some(failure), ..last.clone() }
+            }
+            // without a UUID the status has no name for it
+            (Err(failure), None) => {
+                tracing::warn!(index, %failure, "GPU does not answer");
+                return Ok(());
+            }
+        };
+        self.history.gpus.insert(index, gpu);
+        Ok(())
+    }
+
+    fn inventory(&mut self, scan: Scan) -> Inventory {
+        Inventory {
             driver_root: Some(self.session.driver_root.clone()),
             driver_version: self.driver_version.clone(),
             cuda_version: self.cuda_version.clone(),
@@ -93,9 +161,7 @@ impl<'n> Reader<'n> {
             faults: self.history.faults.seen().to_vec(),
             connections: self.topology.of(self.session.nvml, &self.history.gpus, scan),
             memory_scrub: self.memory_scrub,
-        };
-        self.judge(&mut inventory, known);
-        Ok(inventory)
+        }
     }
 
     /// Writes faults and health into an inventory, and remembers them.

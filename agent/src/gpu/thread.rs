@@ -2,7 +2,12 @@
 //! wait until a deadline.
 
 use std::{
-    sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+    },
     thread,
     time::Duration,
 };
@@ -13,55 +18,47 @@ use tokio::sync::oneshot;
 
 use super::{
     calls::Calls,
+    check::{Check, Reply},
     device_files::{add_holders, describe_holders},
     driver::{DriverRoot, NodePaths, Session},
+    error::NvmlError,
     faults::KnownFaults,
     inventory::{Inventory, Scan},
     memory_limits::LimitCall,
     operation::{Operation, OperationError, RESET_CALL, execute},
-    platform::{UnsupportedPlatform, unsupported},
+    platform::unsupported,
     policy::{Deadlines, is_driver_unloaded, reopens_library},
     reader::{History, Reader},
     reset::reset,
 };
 
-/// Why NVML does not answer.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NvmlError {
-    /// The library does not exist or does not load.
-    #[error("{0}")]
-    NoLibrary(String),
-    /// NVML is not called on this machine.
-    #[error(transparent)]
-    Platform(#[from] UnsupportedPlatform),
-    /// NVML refused.
-    #[error(transparent)]
-    Call(#[from] NvmlFailure),
-    /// A call has not returned.
-    #[error("{call} has not returned for {} s", .elapsed.as_secs())]
-    Hangs {
-        /// The call.
-        call: &'static str,
-        /// Its duration so far.
-        elapsed: Duration,
-    },
-    /// The thread ended, which is a defect of the agent.
-    #[error("the NVML thread ended")]
-    Ended,
-}
-
-type Reply<T> = oneshot::Sender<T>;
-
 enum Request {
-    Read { scan: Scan, open_files: bool, known: KnownFaults, reply: Reply<Result<Inventory, NvmlError>> },
-    Execute { uuid: String, operation: Operation, reply: Reply<Result<(), OperationError>> },
-    Limit { call: LimitCall, reply: Reply<Result<Option<MemoryLimit>, NvmlError>> },
+    Read {
+        scan: Scan,
+        open_files: bool,
+        known: KnownFaults,
+        reply: Reply<Result<Inventory, NvmlError>>,
+    },
+    Execute {
+        uuid: String,
+        operation: Operation,
+        reply: Reply<Result<(), OperationError>>,
+    },
+    Limit {
+        call: LimitCall,
+        reply: Reply<Result<Option<MemoryLimit>, NvmlError>>,
+    },
+    /// A [`Check`] waits, or has been answered between two GPUs.
+    Check,
 }
 
 /// Handle of the thread, which ends when the last handle is dropped.
 #[derive(Clone)]
 pub struct NvmlThread {
     requests: SyncSender<Request>,
+    checks: SyncSender<Check>,
+    /// A [`Request::Check`] is in the queue.
+    announced: Arc<AtomicBool>,
     calls: Calls,
     deadlines: Deadlines,
 }
@@ -72,15 +69,35 @@ impl NvmlThread {
         // a place each for the reconciler, for the check of an allocation and for memory limits, which wait for their answers: a caller that
         // gave up on a hanging call must not leave a queue behind
         let (requests, receiver) = sync_channel(3);
+        let (checks, waiting) = sync_channel(1);
         let observer = calls.clone();
-        thread::Builder::new().name("nvml".into()).spawn(move || run(&paths, &observer, &receiver))?;
-        Ok(Self { requests, calls, deadlines })
+        let announced = Arc::<AtomicBool>::default();
+        let queues = Queues { requests: receiver, checks: waiting, announced: announced.clone() };
+        thread::Builder::new().name("nvml".into()).spawn(move || run(&paths, &observer, &queues))?;
+        Ok(Self { requests, checks, announced, calls, deadlines })
     }
 
     /// Reads the inventory. With `open_files`, clients include processes that have an instance's capability file open. `known` is
     /// what is known of faults in addition to what the driver reports.
     pub async fn read(&self, scan: Scan, open_files: bool, known: KnownFaults) -> Result<Inventory, NvmlError> {
         self.request(self.deadlines.scan, |reply| Request::Read { scan, open_files, known, reply }).await?
+    }
+
+    /// Reads the processes on these GPUs, and nothing else: all other fields are of the latest scan. With `open_files`, they include processes that have
+    /// an instance's capability file open.
+    pub async fn processes(&self, uuids: BTreeSet<String>, open_files: bool) -> Result<Inventory, NvmlError> {
+        let (reply, answer) = oneshot::channel();
+        self.checks.try_send(Check { uuids, open_files, reply }).map_err(|error| self.not_sent(&error))?;
+        // once: checks that are answered during a scan must not fill the queue
+        if !self.announced.swap(true, Ordering::SeqCst) {
+            match self.requests.try_send(Request::Check) {
+                Ok(()) => {}
+                // the thread looks for checks after each request
+                Err(TrySendError::Full(_)) => self.announced.store(false, Ordering::SeqCst),
+                Err(TrySendError::Disconnected(_)) => return Err(NvmlError::Ended),
+            }
+        }
+        self.answered(self.deadlines.scan, answer).await?
     }
 
     /// Executes one operation. The outer error leaves the outcome unknown until the next scan.
@@ -96,10 +113,18 @@ impl NvmlThread {
 
     async fn request<T>(&self, deadline: Duration, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, NvmlError> {
         let (reply, answer) = oneshot::channel();
-        self.requests.try_send(request(reply)).map_err(|error| match error {
+        self.requests.try_send(request(reply)).map_err(|error| self.not_sent(&error))?;
+        self.answered(deadline, answer).await
+    }
+
+    fn not_sent<T>(&self, error: &TrySendError<T>) -> NvmlError {
+        match error {
             TrySendError::Full(_) => self.hangs(),
             TrySendError::Disconnected(_) => NvmlError::Ended,
-        })?;
+        }
+    }
+
+    async fn answered<T>(&self, deadline: Duration, answer: oneshot::Receiver<T>) -> Result<T, NvmlError> {
         match tokio::time::timeout(deadline, answer).await {
             Ok(answer) => answer.map_err(|_| NvmlError::Ended),
             Err(_) => Err(self.hangs()),
@@ -126,12 +151,41 @@ enum Close {
     },
 }
 
-fn run(paths: &NodePaths, calls: &Calls, requests: &Receiver<Request>) {
+/// What the thread is asked for.
+struct Queues {
+    requests: Receiver<Request>,
+    checks: Receiver<Check>,
+    announced: Arc<AtomicBool>,
+}
+
+impl Queues {
+    /// The next request; `None`: the last handle was dropped.
+    fn next(&self) -> Option<Request> {
+        let request = self.requests.recv().ok()?;
+        if matches!(request, Request::Check) {
+            self.announced.store(false, Ordering::SeqCst);
+        }
+        Some(request)
+    }
+
+    /// Answers a request, and all checks, with this error.
+    fn refuse(&self, request: Request, error: &NvmlError) {
+        match request {
+            Request::Read { reply, .. } => drop(reply.send(Err(error.clone()))),
+            Request::Limit { reply, .. } => drop(reply.send(Err(error.clone()))),
+            Request::Execute { reply, .. } => drop(reply.send(Err(OperationError::Gone(format!("NVML ({error})"))))),
+            Request::Check => {}
+        }
+        self.checks.try_iter().for_each(|check| drop(check.reply.send(Err(error.clone()))));
+    }
+}
+
+fn run(paths: &NodePaths, calls: &Calls, queues: &Queues) {
     let mut history = History::default();
     let platform = unsupported(paths);
-    while let Ok(request) = requests.recv() {
+    while let Some(request) = queues.next() {
         if let Some(platform) = platform {
-            refuse(request, platform.into());
+            queues.refuse(request, &platform.into());
             continue;
         }
         let (driver_root, nvml) = match open(paths, calls) {
@@ -140,13 +194,13 @@ fn run(paths: &NodePaths, calls: &Calls, requests: &Receiver<Request>) {
                 if matches!(&error, OpenError::Init(failure) if is_driver_unloaded(failure.code)) {
                     history.faults.clear_all();
                 }
-                refuse(request, error.into());
+                queues.refuse(request, &error.into());
                 continue;
             }
         };
         tracing::info!(library = %nvml.path().display(), "opened NVML");
         let session = Session { nvml: &nvml, driver_root: &driver_root, paths };
-        let close = serve(session, requests, request, &mut history);
+        let close = serve(session, queues, request, &mut history);
         drop(nvml);
         match close {
             Close::Shutdown => return,
@@ -179,34 +233,18 @@ fn open(paths: &NodePaths, calls: &Calls) -> Result<(DriverRoot, Nvml), OpenErro
     Ok((root.clone(), Nvml::open(library, Box::new(calls.clone()))?))
 }
 
-impl From<OpenError> for NvmlError {
-    fn from(error: OpenError) -> Self {
-        match error {
-            OpenError::Init(failure) => Self::Call(failure),
-            OpenError::NotFound(_) | OpenError::Load { .. } => Self::NoLibrary(error.to_string()),
-        }
-    }
-}
-
-fn refuse(request: Request, error: NvmlError) {
-    match request {
-        Request::Read { reply, .. } => drop(reply.send(Err(error))),
-        Request::Limit { reply, .. } => drop(reply.send(Err(error))),
-        Request::Execute { reply, .. } => drop(reply.send(Err(OperationError::Gone(format!("NVML ({error})"))))),
-    }
-}
-
-fn serve(session: Session<'_>, requests: &Receiver<Request>, first: Request, history: &mut History) -> Close {
-    let mut reader = match Reader::new(session, history) {
+fn serve(session: Session<'_>, queues: &Queues, first: Request, history: &mut History) -> Close {
+    let mut reader = match Reader::new(session, history, &queues.checks) {
         Ok(reader) => reader,
         Err(failure) => {
-            refuse(first, failure.into());
+            queues.refuse(first, &failure.into());
             return Close::DriverReloaded;
         }
     };
     let mut next = Some(first);
-    while let Some(request) = next.take().or_else(|| requests.recv().ok()) {
+    while let Some(request) = next.take().or_else(|| queues.next()) {
         match request {
+            Request::Check => {}
             Request::Read { scan, open_files, known, reply } => {
                 let mut inventory = reader.read(scan, known);
                 if let (true, Ok(inventory)) = (open_files, &mut inventory) {
@@ -242,6 +280,9 @@ fn serve(session: Session<'_>, requests: &Receiver<Request>, first: Request, his
                     return Close::DriverReloaded;
                 }
             }
+        }
+        if reader.answer_checks().is_err() {
+            return Close::DriverReloaded;
         }
     }
     Close::Shutdown

@@ -13,8 +13,7 @@ use super::occupied::{Evidence, Unattributed, occupied, requested_last};
 use crate::{
     device::{Device, DeviceId, Owners},
     gpu::{
-        Inventory, NvmlError, NvmlThread, Scan,
-        faults::KnownFaults,
+        Inventory, NvmlError, NvmlThread,
         process_origin::{Origins, command},
     },
     refusal::Refusal,
@@ -27,8 +26,9 @@ pub const BUSY_LIMIT: Duration = Duration::from_secs(5);
 /// Delay between two attempts.
 pub const RETRY: Duration = Duration::from_millis(200);
 
-/// Reads the processes on all GPUs; with open files if the argument is true.
-pub type ReadProcesses = Arc<dyn Fn(bool) -> BoxFuture<'static, Result<Inventory, NvmlError>> + Send + Sync>;
+/// Reads the processes on the GPUs of these UUIDs; with open files if the second argument is true.
+pub type ReadProcesses =
+    Arc<dyn Fn(BTreeSet<String>, bool) -> BoxFuture<'static, Result<Inventory, NvmlError>> + Send + Sync>;
 
 /// Checks that devices are clean.
 #[derive(Clone)]
@@ -47,9 +47,9 @@ impl HandoverCheck {
 
     /// A check through NVML. It waits for an answer as long as a scan may take.
     pub fn through(nvml: NvmlThread, origins: Origins) -> Self {
-        let read = move |open_files: bool| -> BoxFuture<'static, _> {
+        let read = move |uuids: BTreeSet<String>, open_files: bool| -> BoxFuture<'static, _> {
             let nvml = nvml.clone();
-            Box::pin(async move { nvml.read(Scan::Quick, open_files, KnownFaults::default()).await })
+            Box::pin(async move { nvml.processes(uuids, open_files).await })
         };
         Self::new(Arc::new(read), origins)
     }
@@ -59,14 +59,28 @@ impl HandoverCheck {
         &self.origins
     }
 
-    /// The processes that are on GPUs now. Only MIG instances have capability files.
+    /// The processes that are on the GPUs of these devices now, by NVML and by open files: only MIG instances have capability files.
     ///
     /// # Errors
     /// When NVML does not answer in time.
     pub async fn processes<'d>(&self, devices: impl IntoIterator<Item = &'d Device>) -> Result<Inventory, NvmlError> {
-        let open_files = devices.into_iter().any(|device| device.mig.is_some());
+        let (mut uuids, mut open_files) = (BTreeSet::new(), false);
+        for device in devices {
+            uuids.insert(device.gpu_uuid.clone());
+            open_files |= device.mig.is_some();
+        }
         let _one = self.reading.lock().await;
-        (self.read)(open_files).await
+        (self.read)(uuids, open_files).await
+    }
+
+    /// The processes that NVML lists on the GPUs of these devices now.
+    ///
+    /// # Errors
+    /// When NVML does not answer in time.
+    pub async fn listed<'d>(&self, devices: impl IntoIterator<Item = &'d Device>) -> Result<Inventory, NvmlError> {
+        let uuids = devices.into_iter().map(|device| device.gpu_uuid.clone()).collect();
+        let _one = self.reading.lock().await;
+        (self.read)(uuids, false).await
     }
 
     /// The devices that a process occupies, of all `devices` of this node; of the shares of a GPU those that are cordoned first, and

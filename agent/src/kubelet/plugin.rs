@@ -197,7 +197,8 @@ impl Plugin {
         let begun = Instant::now();
         let mut attempt = 1;
         loop {
-            let inventory = match self.handover.processes(devices.values()).await {
+            let requested_devices = requested.iter().filter_map(|id| devices.get(id));
+            let inventory = match self.handover.processes(requested_devices).await {
                 Ok(inventory) => inventory,
                 // NVML may be busy with another GPU, and a refusal fails the pod
                 Err(_) if begun.elapsed() < BUSY_LIMIT => {

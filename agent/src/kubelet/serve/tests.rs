@@ -120,7 +120,7 @@ impl Fixture {
         let inventory = Inventory { gpus: (0..4).map(gpu).collect(), ..Inventory::default() };
         let processes = Arc::new(Mutex::new(Ok(inventory)));
         let answer = Arc::clone(&processes);
-        let read = Arc::new(move |_| -> BoxFuture<'static, _> {
+        let read = Arc::new(move |_, _| -> BoxFuture<'static, _> {
             let answer = answer.lock().unwrap().clone();
             Box::pin(async { answer })
         });
