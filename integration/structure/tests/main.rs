@@ -6,3 +6,4 @@ mod docs;
 mod files;
 mod levels;
 mod modules;
+mod ways;
