@@ -14,7 +14,7 @@ use crate::{
     LONGEST_WATCH_DELAY,
     enforcement::{OtherLimits, PodCompute},
     environment::EnvFromContainers,
-    kubelet::requests::PodRequests,
+    kubelet::node::requests::PodRequests,
     overdue::TerminatingPods,
     seen_pods::{PodName, SeenPods, pod_name},
 };

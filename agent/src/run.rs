@@ -35,7 +35,7 @@ use crate::{
     event,
     gpu::{
         Calls, Deadlines, Inventory, NvmlThread, Scan,
-        process_origin::{LOGS, Origins, command},
+        processes::process_origin::{LOGS, Origins, command},
     },
     grpc::pod_resources::PodResources,
     handover::{HandoverCheck, Policy, ProcessPolicy, Terminator},
@@ -44,10 +44,12 @@ use crate::{
     kubelet::{
         self,
         config::{Allocation, MemoryLimits},
-        owner_lookup::OwnerLookup,
-        requests::PodRequests,
-        runtime_classes::{self, RuntimeClasses},
-        sandbox::Sandboxes,
+        node::{
+            requests::PodRequests,
+            runtime_classes::{self, RuntimeClasses},
+            sandbox::Sandboxes,
+        },
+        plugin::owner_lookup::OwnerLookup,
     },
     metrics::Metrics,
     mps::{

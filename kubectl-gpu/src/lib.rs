@@ -20,7 +20,6 @@ pub mod preview;
 mod progress;
 mod records;
 pub mod render;
-mod rule;
 pub mod run;
 pub mod snapshot;
 pub mod status;

@@ -14,8 +14,7 @@ use kube::{Client, Resource as _, ResourceExt as _};
 use crate::{
     args::{Charts, Standard, Values},
     cluster::Cluster,
-    conditions::Progress,
-    decide::Settled,
+    decide::{Settled, conditions::Progress},
     inside::{
         connect::Admin,
         nodes::{self, Amounts, Requests},

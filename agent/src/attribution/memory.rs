@@ -115,7 +115,7 @@ mod tests {
     use crate::{
         attribution::processes::processes,
         device::{DeviceOwner, Owners},
-        gpu::process_origin::Origin,
+        gpu::processes::process_origin::Origin,
     };
 
     const MIB: u64 = 1 << 20;

@@ -33,8 +33,10 @@ use crate::{
     event::Publish,
     gpu::{
         Inventory,
-        device_files::gpu_holders,
-        process_origin::{Origins, command},
+        processes::{
+            device_files::gpu_holders,
+            process_origin::{Origins, command},
+        },
     },
     metrics::Metrics,
     partition::PartitionState,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     device::{DeviceOwner, Owners},
-    gpu::{Inventory, ObservedGpu, ObservedInstance, process_origin::Origin},
+    gpu::{Inventory, ObservedGpu, ObservedInstance, processes::process_origin::Origin},
 };
 
 /// The processes of one GPU.

@@ -33,9 +33,9 @@ use crate::{
     device::{DeviceId, DeviceOwner, DeviceView, KubeletView},
     enforcement::{ShareFiles, pause},
     event::Publish,
-    gpu::{Inventory, process_origin::Origin},
+    gpu::{Inventory, processes::process_origin::Origin},
     handover::HandoverCheck,
-    kubelet::sandbox::Sandboxes,
+    kubelet::node::sandbox::Sandboxes,
     metrics::{Metrics, ShareFigures},
     send_if_changed,
 };

@@ -13,7 +13,7 @@ use super::step::Observation;
 use crate::{
     device::{Device, DeviceId, DeviceOwner, Owners},
     enforcement::ShareFiles,
-    gpu::{Inventory, process_origin::Origin},
+    gpu::{Inventory, processes::process_origin::Origin},
 };
 
 /// A share with a memory limit that a container has.
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
     use crate::{
         device::MigIds,
-        gpu::{ObservedGpu, process_origin::UNKNOWN_CONTAINER},
+        gpu::{ObservedGpu, processes::process_origin::UNKNOWN_CONTAINER},
         mps::share::tests::device,
     };
 

@@ -15,7 +15,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use super::*;
 use crate::{
     device::{Device, DeviceOwner, Share},
-    gpu::{NvmlError, ObservedGpu, process_origin::Origins},
+    gpu::{NvmlError, ObservedGpu, processes::process_origin::Origins},
     mps::share::tests::device,
     seen_pods::SeenPods,
 };

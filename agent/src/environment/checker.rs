@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     device::{DeviceId, DeviceOwner, DeviceView},
-    kubelet::owner_lookup::OwnerLookup,
+    kubelet::plugin::owner_lookup::OwnerLookup,
     metrics::Metrics,
 };
 

@@ -8,7 +8,7 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
-use crate::kubelet::requests::{PodName, pod_name};
+use crate::kubelet::node::requests::{PodName, pod_name};
 
 /// A started container whose manifest has `envFrom`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,7 +5,10 @@ use std::fmt;
 use gputenancy_crds::GpuError;
 use gputenancy_nvml::{Activation, ComputeMode, Gpu, GpuInstance, Nvml, NvmlFailure, code, full_width};
 
-use super::{cap_minors::CapMinors, device_files::holders_of, driver::Session};
+use super::{
+    driver::Session,
+    processes::{cap_minors::CapMinors, device_files::holders_of},
+};
 use crate::to_i32;
 
 /// The command that resets a GPU, as errors and metrics name it.

@@ -13,13 +13,12 @@ use std::{
 };
 
 use gputenancy_crds::Health;
-use gputenancy_nvml::{MemoryLimit, Nvml, NvmlFailure, OpenError};
+use gputenancy_nvml::{MemoryLimit, Nvml, OpenError};
 use tokio::sync::oneshot;
 
 use super::{
     calls::Calls,
     check::{Check, Reply},
-    device_files::{add_holders, describe_holders},
     driver::{DriverRoot, NodePaths, Session},
     error::NvmlError,
     faults::KnownFaults,
@@ -28,6 +27,7 @@ use super::{
     operation::{Operation, OperationError, RESET_CALL, execute},
     platform::unsupported,
     policy::{Deadlines, is_driver_unloaded, reopens_library},
+    processes::device_files::{add_holders, describe_holders},
     reader::{History, Reader},
     reset::reset,
 };

@@ -14,7 +14,7 @@ use crate::{
     device::{Device, DeviceId, Owners},
     gpu::{
         Inventory, NvmlError, NvmlThread,
-        process_origin::{Origins, command},
+        processes::process_origin::{Origins, command},
     },
     refusal::Refusal,
 };

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     device::DeviceOwner,
-    gpu::process_origin::{Origin, Origins, start_time},
+    gpu::processes::process_origin::{Origin, Origins, start_time},
     grpc::pod_resources::PodResources,
     metrics::Metrics,
     warm_up::are_pods,

@@ -11,9 +11,7 @@ use proptest::{prelude::*, sample::Index};
 
 use super::{
     device_list::{DeviceList, device_lists},
-    journal::AllocationJournal,
-    owner_lookup::without_owner,
-    preferred,
+    plugin::{journal::AllocationJournal, owner_lookup::without_owner, preferred},
 };
 use crate::{
     device::{Device, DeviceId, DeviceView, Owners},

@@ -1,24 +1,13 @@
 //! The device plugin: advertises devices to kubelet, keeps a journal of allocations, and corrects the node's allocatable.
 
-pub mod allocatable;
 #[cfg(test)]
 mod allocation_model;
 pub mod cdi;
 pub mod config;
 pub mod device_list;
-pub mod journal;
 mod manager;
-mod own_node;
-pub mod owner_lookup;
+pub mod node;
 pub mod plugin;
-mod poll;
-pub mod preferred;
-pub mod requests;
-pub mod runtime_classes;
-pub mod sandbox;
-mod serve;
-mod stale_names;
-mod watchers;
 
 use std::{fs, io, path::Path};
 

@@ -24,7 +24,7 @@ use crate::{
     gpu::{
         Inventory, NvmlError, NvmlThread, ObservedGpu, ObservedInstance, Operation, OperationError, Scan,
         policy::{Retry, is_driver_unloaded, retry, retry_recorded},
-        process_origin::start_time,
+        processes::process_origin::start_time,
     },
     handover::{ProcessPolicy, Withdrawal, withdrawal::Processes},
     metrics::Metrics,

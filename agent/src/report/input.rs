@@ -10,7 +10,7 @@ use crate::{
     audit::Bypasses,
     device::{Device, DeviceOwner, DeviceView, KubeletView},
     enforcement::{OtherLimits, ShareSizes},
-    gpu::process_origin::Origin,
+    gpu::processes::process_origin::Origin,
     mps::MpsView,
     partition::PartitionState,
 };

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     device::{Device, DeviceId, DeviceOwner, DeviceView, Limiters, Owners, Share},
     enforcement,
-    gpu::{Inventory, ObservedGpu, ObservedInstance, process_origin::Origin},
+    gpu::{Inventory, ObservedGpu, ObservedInstance, processes::process_origin::Origin},
     partition::{
         GpuProgress,
         devices::{device_uuid, owner_of},

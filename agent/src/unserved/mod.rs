@@ -1,7 +1,7 @@
 //! Containers on limited shares that the library cannot serve: those in a sandbox such as gVisor or Kata, which do not get it, and those of images
 //! with musl, which cannot load it. Both are reported.
 //!
-//! [`crate::kubelet::sandbox`] decides which containers run in a sandbox, [`musl`] looks at a container's files, and this loop publishes events
+//! [`crate::kubelet::node::sandbox`] decides which containers run in a sandbox, [`musl`] looks at a container's files, and this loop publishes events
 //! and metrics.
 
 pub mod musl;
@@ -24,7 +24,7 @@ use crate::{
     device::{Device, DeviceId, DeviceOwner, DeviceView, KubeletView, ShimState},
     enforcement::driver::Cgroups,
     event::Publish,
-    kubelet::sandbox::{Sandboxes, is_limited},
+    kubelet::node::sandbox::{Sandboxes, is_limited},
     metrics::Metrics,
 };
 
@@ -230,7 +230,7 @@ mod tests {
     use super::*;
     use crate::{
         device::{Limiters, Owners, Share},
-        kubelet::{requests::PodRequests, runtime_classes::RuntimeClasses},
+        kubelet::node::{requests::PodRequests, runtime_classes::RuntimeClasses},
         mps::share::tests::device,
     };
 

@@ -10,7 +10,7 @@ use std::{
 
 use gputenancy_agent::{
     device::{DeviceView, KubeletView},
-    gpu::{Calls, Deadlines, DriverRoot, NodePaths, NvmlThread, ObservedGpu, Scan, process_origin::Origins},
+    gpu::{Calls, Deadlines, DriverRoot, NodePaths, NvmlThread, ObservedGpu, Scan, processes::process_origin::Origins},
     grpc::pod_resources::PodResources,
     handover::{HandoverCheck, ProcessPolicy, Terminator},
     metrics::Metrics,

@@ -15,8 +15,7 @@ use gputenancy_agent::{
     },
     kubelet::{
         device_list::{self, DeviceList, ListedDevice},
-        journal::AllocationJournal,
-        preferred,
+        plugin::{journal::AllocationJournal, preferred},
     },
 };
 use gputenancy_crds::names::is_device_resource;

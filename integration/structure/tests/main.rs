@@ -4,6 +4,7 @@
 mod crates;
 mod docs;
 mod files;
+mod folders;
 mod levels;
 mod modules;
 mod ways;

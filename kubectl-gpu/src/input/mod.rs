@@ -4,6 +4,7 @@ mod document;
 mod files;
 mod finding;
 mod located;
+pub mod rule;
 mod schema;
 mod structure;
 

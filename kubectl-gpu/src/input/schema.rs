@@ -12,9 +12,9 @@ use serde_json::Value;
 
 use super::{
     located::{field_path, token},
+    rule::{self, Rule},
     structure,
 };
-use crate::rule::{self, Rule};
 
 /// Schemas by kind, without the status.
 static SCHEMAS: LazyLock<BTreeMap<String, Value>> = LazyLock::new(|| {

@@ -21,9 +21,10 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::{grant::Grant, violation::violations};
-use crate::{
-    input::{Text, values},
+use crate::input::{
+    Text,
     rule::{self, Rule},
+    values,
 };
 
 /// The policies on tenants' objects that the chart renders with its default values. A test compares them with the chart.

@@ -94,8 +94,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{
-        input::field_path,
+    use crate::input::{
+        field_path,
         rule::{self, Rule},
     };
 

@@ -8,7 +8,7 @@ use kube::ResourceExt as _;
 use serde_json::Value;
 
 use crate::{
-    decide,
+    decide::{self, report::Report},
     host::{Host, Live},
     inside::{
         account, catalog,
@@ -17,7 +17,6 @@ use crate::{
     },
     names,
     render::objects::{self, Replicas},
-    report::Report,
 };
 
 /// How far the adoption is, from the workloads of this name and the Service in front of them. Pure.

@@ -14,9 +14,11 @@ use crate::{
     access,
     args::Standard,
     cluster::Priorities,
-    conditions::{CatalogState, Progress},
     context::{Context, Memory},
-    decide,
+    decide::{
+        self,
+        conditions::{CatalogState, Progress},
+    },
     host::Host,
     inside::{
         catalog::{self, Classes},

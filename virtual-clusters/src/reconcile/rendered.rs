@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::Failure;
 use crate::{
     context::{Context, Memory},
-    decide::{self, ControlPlane},
+    decide::{self, ControlPlane, upgrade},
     host::{Host, Live},
     render::{
         helm,
@@ -19,7 +19,6 @@ use crate::{
         pull, version,
     },
     tenant::apply_status,
-    upgrade,
 };
 
 /// The version to render. A new state of an upgrade is in the status before anything of it is applied: the objects of the new version do not

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{device::DeviceOwner, gpu::process_origin::containers};
+use crate::{device::DeviceOwner, gpu::processes::process_origin::containers};
 
 /// Folders below a root of cgroups in which containers are searched: deeper than kubelet and runtimes nest them.
 const DEPTH: u32 = 7;

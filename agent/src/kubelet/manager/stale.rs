@@ -5,8 +5,10 @@ use std::{collections::BTreeMap, time::Instant};
 use super::{Manager, Observed};
 use crate::kubelet::{
     device_list::DeviceLists,
-    requests::PodRequests,
-    stale_names::{Observation, Step},
+    node::{
+        requests::PodRequests,
+        stale_names::{Observation, Step},
+    },
 };
 
 impl Manager<'_> {

@@ -20,7 +20,7 @@ use crate::{
     report::Report,
 };
 
-/// Memory of an idle device up to which the agent does not look for the program that uses it, in MiB (`agent/src/gpu/reader.rs`).
+/// Memory of an idle device up to which the agent does not look for the program that uses it, in MiB (`agent/src/gpu/reader/mod.rs`).
 const IDLE_MIB: u64 = 128;
 /// How often each kind of scan is timed.
 const SCANS: usize = 50;

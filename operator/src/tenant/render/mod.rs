@@ -21,7 +21,7 @@ use k8s_openapi::{
 };
 use kube::{Resource, ResourceExt as _, api::ObjectMeta};
 
-use crate::tenant::render::standard::Standard;
+use self::standard::Standard;
 
 /// Name of the quota for `PriorityClasses`, in every namespace of a tenant with `spec.priorityClasses`.
 pub const PRIORITY_CLASS_QUOTA: &str = "gputenancy-priority-classes";
