@@ -76,7 +76,7 @@ PEERS := $(if $(BENCH),$(if $(filter virtual-clusters,$(BENCH)),$(VCLUSTER) vclu
 ifeq ($(BENCH),decoding)
 # without a lab
 bench:
-	PROPTEST_CASES=1000000 $(CARGO) test $(ALL) --release --test crds --test engine --test kubectl-gpu-tests --test agent decoding:: -- --nocapture --test-threads=1
+	PROPTEST_CASES=1000000 $(CARGO) test $(ALL) --release --test crds --test decisions --test kubectl-gpu-tests --test agent decoding:: -- --nocapture --test-threads=1
 else ifeq ($(BENCH),instructions)
 # without a lab; of the library as it is shipped, so that the profile of the program that calls it does not matter
 bench: tenant-libraries

@@ -11,10 +11,10 @@ use gputenancy_cluster::service::logging::LogArgs;
 use gputenancy_crds::DurationText;
 
 use crate::{
-    environment::Enforcement,
     gpu::{DriverRoot, NodePaths},
     handover::Policy,
     kubelet,
+    variables::Enforcement,
 };
 
 /// Root of the GPU Operator's driver container.

@@ -3,8 +3,8 @@
 //! [`gpu`] reads and changes GPUs through NVML, [`partition`] decides how, [`kubelet`] advertises the devices, [`handover`] keeps devices
 //! from containers while other pods use them, [`enforcement`] limits the memory of shares, [`audit`] compares what they use with their
 //! limits, [`attribution`] finds the container of each GPU process, [`warm_up`] states when an empty
-//! answer of each of these sources is believed, [`unserved`] reports containers that
-//! cannot be limited, [`environment`] checks the variables of tenants' containers, and [`report`] writes `GpuNode.status`.
+//! answer of each of these sources is believed, [`unlimited`] reports containers that
+//! cannot be limited, [`variables`] checks the variables of tenants' containers, and [`report`] writes `GpuNode.status`.
 
 pub mod args;
 pub mod attribution;
@@ -12,7 +12,6 @@ pub mod audit;
 pub mod device;
 pub mod device_memory;
 pub mod enforcement;
-pub mod environment;
 pub mod event;
 pub mod gpu;
 pub mod grpc;
@@ -23,8 +22,8 @@ pub mod incidents;
 pub mod kubelet;
 pub mod metrics;
 pub mod mps;
-pub mod overdue;
 pub mod partition;
+pub mod past_grace;
 mod pod_watch;
 pub mod refusal;
 pub mod report;
@@ -32,7 +31,8 @@ pub mod rights;
 pub mod run;
 pub mod seen_pods;
 mod series;
-pub mod unserved;
+pub mod unlimited;
+pub mod variables;
 pub mod warm_up;
 
 /// Longest delay before a failed watch starts again. Thousands of agents return to an API server that restarts.

@@ -13,10 +13,10 @@ use tokio::sync::watch;
 use crate::{
     LONGEST_WATCH_DELAY,
     enforcement::{OtherLimits, PodCompute},
-    environment::EnvFromContainers,
     kubelet::node::requests::PodRequests,
-    overdue::TerminatingPods,
+    past_grace::TerminatingPods,
     seen_pods::{PodName, SeenPods, pod_name},
+    variables::EnvFromContainers,
 };
 
 /// What is known of the pods of this node. Without the right to read pods, those that can be unknown stay so, and the others empty.

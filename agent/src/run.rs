@@ -31,7 +31,6 @@ use crate::{
         Arbitration, OtherLimits, PodCompute, Resizer, SHARES, ShareSizes,
         driver::{Cgroups, DriverLimiter},
     },
-    environment::{EnvFromContainers, EnvironmentChecker, runtime::Runtime},
     event,
     gpu::{
         Calls, Deadlines, Inventory, NvmlThread, Scan,
@@ -56,8 +55,8 @@ use crate::{
         Mps,
         host::{self, Host},
     },
-    overdue::{OverdueStopper, TerminatingPods},
     partition::{PartitionState, Reconciler, ServedLayouts},
+    past_grace::{OverdueStopper, TerminatingPods},
     pod_watch::{self, PodIndexes},
     report::{
         StatusInput,
@@ -68,7 +67,8 @@ use crate::{
     },
     rights,
     seen_pods::SeenPods,
-    unserved,
+    unlimited,
+    variables::{EnvFromContainers, EnvironmentChecker, runtime::Runtime},
     warm_up::WarmUp,
 };
 
@@ -167,7 +167,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let handover = HandoverCheck::through(nvml, origins.clone());
     let sandboxes = sandboxes(&args, &channels);
     let auditor = auditor(&args, &channels, (&handover, &sandboxes), &metrics, &publish);
-    let files = unserved::Files::new(cgroups(&args, &origins), origins.proc_root.clone());
+    let files = unlimited::Files::new(cgroups(&args, &origins), origins.proc_root.clone());
     let unserved = report_unserved(sandboxes.clone(), &client, &channels, files, (node_name, &metrics, &publish));
     let tenants = tenants::by_grant(client.clone());
     let attributor = Attributor { origins: &origins, tenants, metrics: &metrics, publish: &publish, node: node_name };
@@ -292,12 +292,12 @@ async fn report_unserved(
     sandboxes: Option<Sandboxes>,
     client: &Client,
     channels: &Channels,
-    files: unserved::Files,
+    files: unlimited::Files,
     (node, metrics, publish): (&str, &Metrics, &event::Publish),
 ) {
     let Some(sandboxes) = sandboxes else { return std::future::pending().await };
     let (publish, metrics) = (publish.clone(), metrics.clone());
-    let reporter = unserved::Reporter { sandboxes, publish, metrics, node: node.to_owned() };
+    let reporter = unlimited::Reporter { sandboxes, publish, metrics, node: node.to_owned() };
     tokio::select! {
         () = runtime_classes::watch(client.clone(), &channels.classes) => {}
         () = reporter.run(files, channels.view.subscribe(), channels.kubelet.subscribe()) => {}

@@ -8,7 +8,7 @@ use gputenancy_crds::{
     GpuNode, GpuPool, GpuProfile, GpuTenant,
     projection::{SlimNode, SlimSlice},
 };
-use gputenancy_engine::maintenance::MaintenanceRequest;
+use gputenancy_decisions::maintenance::MaintenanceRequest;
 use k8s_openapi::jiff::Timestamp;
 use kube::{
     Api, Client, Config, Resource,

@@ -12,7 +12,7 @@ use gputenancy_crds::{
     projection::{project_node, strip_metadata},
     reasons, vcluster,
 };
-use gputenancy_engine::{maintenance::MaintenanceRequest, ownership::DRA_DRIVER};
+use gputenancy_decisions::{maintenance::MaintenanceRequest, ownership::DRA_DRIVER};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::Resource;
 use serde::Serialize;

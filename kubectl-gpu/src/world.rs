@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant, ids::PodName, projection::SlimPod};
-use gputenancy_engine::{
+use gputenancy_decisions::{
     fleet::{Fleet, dra_node},
     maintenance::{self, MaintenanceRequest},
 };

@@ -8,7 +8,7 @@ use std::{
 use gputenancy_crds::{
     FractionSize, GpuTenant, Guarantee, Isolation, Price, SharingMode, Support, Trust, names, reasons::Reason,
 };
-use gputenancy_engine::quota::Weight;
+use gputenancy_decisions::quota::Weight;
 
 /// The fleet at one time.
 #[derive(Clone, Debug, Default, PartialEq)]

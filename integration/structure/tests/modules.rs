@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use structure::{cycles::cycles, source, workspace};
 
 /// Crates without I/O.
-const PURE: [&str; 3] = ["gputenancy-crds", "gputenancy-plan", "gputenancy-engine"];
+const PURE: [&str; 3] = ["gputenancy-crds", "gputenancy-plan", "gputenancy-decisions"];
 /// Dependencies that a pure crate may not have.
 const IMPURE: [&str; 6] = ["tokio", "axum", "hyper", "kube-client", "kube-runtime", "prometheus-client"];
 
@@ -48,7 +48,7 @@ fn programs_that_plan_nothing_do_not_link_the_planner() {
     for package in ["gputenancy-agent", "gputenancy-virtual-clusters", "gputenancy-cluster"] {
         let dependencies = workspace::dependencies(package).unwrap();
         assert!(dependencies.iter().any(|d| d == "gputenancy-crds"), "{dependencies:?}");
-        let planner = ["gputenancy-plan", "gputenancy-engine"];
+        let planner = ["gputenancy-plan", "gputenancy-decisions"];
         let found: Vec<_> = dependencies.iter().filter(|d| planner.contains(&d.as_str())).collect();
         assert!(found.is_empty(), "{package} depends on {found:?}");
     }

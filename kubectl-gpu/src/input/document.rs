@@ -7,7 +7,7 @@ use gputenancy_crds::{
     manifest::USERS_WRITE,
     projection::{SlimNode, SlimSlice},
 };
-use gputenancy_engine::maintenance::MaintenanceRequest;
+use gputenancy_decisions::maintenance::MaintenanceRequest;
 use k8s_openapi::jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde_json::Value;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::{GpuPool, GpuTenant, Guarantee, words::are};
-use gputenancy_engine::quota::{device_weights, unknown_weight_message};
+use gputenancy_decisions::quota::{device_weights, unknown_weight_message};
 use gputenancy_plan::{self as plan, Problem, Snapshot};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement;
 use kube::ResourceExt;

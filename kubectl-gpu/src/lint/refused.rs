@@ -2,7 +2,7 @@
 //! board has, and labels that no node has. Read from the manifests themselves, so that another mistake of an object hides none of these.
 
 use gputenancy_crds::{DurationText, MaintenanceWindow, quantity::Amount};
-use gputenancy_engine::change::Windows;
+use gputenancy_decisions::change::Windows;
 use k8s_openapi::{apimachinery::pkg::api::resource::Quantity, jiff::Timestamp};
 use serde_json::Value;
 

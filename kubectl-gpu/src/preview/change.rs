@@ -7,7 +7,7 @@ use gputenancy_crds::{
     ids::{GpuKey, GpuUuid, NodeName},
     slice_of,
 };
-use gputenancy_engine::partitioner::Shape;
+use gputenancy_decisions::partitioner::Shape;
 use gputenancy_plan::{GpuPlan, plain, seen, snapshot::InUse};
 
 use super::{

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use gputenancy_engine::{change::Policy, partitioner::RequestTimeouts};
+use gputenancy_decisions::{change::Policy, partitioner::RequestTimeouts};
 use kube::ResourceExt as _;
 
 use super::{

@@ -7,7 +7,7 @@ use gputenancy_crds::{
     ids::{GpuKey, PodName},
     names,
 };
-use gputenancy_engine::change::Policy;
+use gputenancy_decisions::change::Policy;
 use gputenancy_plan::{Evicted, GpuPlan};
 use kube::{
     ResourceExt as _,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::ids::{GpuKey, PoolName};
-use gputenancy_engine::change::{ChangeCandidate, admit, admit_node};
+use gputenancy_decisions::change::{ChangeCandidate, admit, admit_node};
 use kube::ResourceExt as _;
 
 use super::planned::PlannedWorld;

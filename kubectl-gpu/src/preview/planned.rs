@@ -6,7 +6,7 @@ use gputenancy_crds::{
     Change, ChangePhase, GpuPool, GpuSpec, GpuState,
     ids::{GpuKey, NodeName, PoolName},
 };
-use gputenancy_engine::partitioner;
+use gputenancy_decisions::partitioner;
 use gputenancy_plan::{
     self as plan, Plan, Problem, Snapshot,
     board::BoardGeometry,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use gputenancy_crds::{ChangePhase, FlappingGuarantee, GpuPool};
-use gputenancy_engine::verdict::withdrawn_gpus;
+use gputenancy_decisions::verdict::withdrawn_gpus;
 use kube::ResourceExt as _;
 
 use super::{

@@ -1,7 +1,7 @@
 //! When changes of a pool may begin.
 
 use gputenancy_crds::{GpuPool, MaintenanceWindow};
-use gputenancy_engine::change::{Window, Windows};
+use gputenancy_decisions::change::{Window, Windows};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 

@@ -4,7 +4,7 @@ use gputenancy_crds::{
     Bypass, ChangePhase, DeviceOwner, GhostMemory, GpuNode, GpuPool, GpuSpec, GpuState, GpuTenant, Health, Isolation,
     Sandbox, ShareState, condition, ids::PoolName, reasons, words::counted,
 };
-use gputenancy_engine::liveness::Liveness;
+use gputenancy_decisions::liveness::Liveness;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
 

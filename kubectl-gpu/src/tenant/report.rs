@@ -150,7 +150,7 @@ fn shares(sources: &Sources, key: &str) -> Vec<Share> {
 
 /// One form for all amounts of a resource: 5000 is not 5k in one column and 5000 in another.
 fn amount_text(key: &str, amount: Amount) -> String {
-    gputenancy_engine::quota::quantity(key, amount).0
+    gputenancy_decisions::quota::quantity(key, amount).0
 }
 
 fn limits<'a>(sources: &'a Sources, key: &'a str) -> impl Iterator<Item = Amount> + 'a {

@@ -33,7 +33,7 @@ use gputenancy_crds::projection::{
     SlimAgentPod, SlimNamespace, SlimNode, SlimPod, SlimQuota, SlimSlice, project_agent_pod, project_namespace,
     project_node, project_pod, project_tenant, projected, strip_metadata,
 };
-use gputenancy_engine::{maintenance::MaintenanceRequest, ownership::DRA_DRIVER};
+use gputenancy_decisions::{maintenance::MaintenanceRequest, ownership::DRA_DRIVER};
 
 pub use api_endpoints::{ApiEndpoint, SlimEndpoints, SlimService};
 use json_store::JsonObject;

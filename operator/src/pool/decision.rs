@@ -38,7 +38,7 @@ use crate::{
     plan::{GpuPlan, Planner},
 };
 use gputenancy_crds::ids::{GpuKey, NodeName, PodName, PoolName};
-use gputenancy_engine::{adoption, change::ChangeDecision, demand::Demands, fleet::Fleet, partitioner::MigConfigs};
+use gputenancy_decisions::{adoption, change::ChangeDecision, demand::Demands, fleet::Fleet, partitioner::MigConfigs};
 
 /// Everything that is to be written.
 #[derive(Clone, Debug, Default)]

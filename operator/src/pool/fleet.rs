@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use gputenancy_cluster::watch::{Reading, Store, differs};
 use gputenancy_crds::{GpuPool, GpuPoolStatus, GpuProfile, GpuProfileStatus, GpuTenant, names, projection::SlimPod};
-use gputenancy_engine::{
+use gputenancy_decisions::{
     fleet::{Fleet, dra_node},
     liveness, maintenance,
     namespace_owners::foreign,

@@ -31,7 +31,7 @@ use crate::{apply::Writer, cache::Caches, fleet_view::FleetView, metrics::Metric
 pub(crate) use decide::taints::without_ours;
 use decision::{FleetDecision, Remembered, decide};
 use fleet::{DecidedStatuses, FleetReader};
-use gputenancy_engine::fleet::{Fleet, Refusals};
+use gputenancy_decisions::fleet::{Fleet, Refusals};
 use read::inventory::Inventory;
 pub use read::tolerated::Tolerated;
 pub use write::Namespaces;

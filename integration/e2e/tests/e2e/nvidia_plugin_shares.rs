@@ -11,7 +11,7 @@ use e2e::{
     wait::{PATIENCE, eventually},
 };
 use gputenancy_crds::names;
-use gputenancy_engine::plugin::PluginConfig;
+use gputenancy_decisions::plugin::PluginConfig;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use kube::{Api, ResourceExt as _, api::PostParams};
 use serde_json::{Value, json};

@@ -11,7 +11,7 @@ use std::{
 use gputenancy_crds::{
     Bypass, DeviceOwner, Enforcement, GpuNode, GpuPool, GpuState, GpuTenant, OnBypass, ShareState, Trust,
 };
-use gputenancy_engine::{
+use gputenancy_decisions::{
     change::{Eviction, PodController, PodFacts, Policy},
     fleet::{Fleet, pod_facts},
 };

@@ -7,7 +7,7 @@ use gputenancy_crds::{GpuSpec, Layout};
 use super::partitioner;
 use crate::plan::{Cluster, GpuPlan, Plan, Planned, Planner, Problem, Snapshot, Why};
 use gputenancy_crds::ids::{GpuKey, NodeName, PoolName};
-use gputenancy_engine::{fleet::Fleet, partitioner::effects};
+use gputenancy_decisions::{fleet::Fleet, partitioner::effects};
 
 /// The plan, which is made once for the fleet.
 pub struct FleetPlan<'a> {

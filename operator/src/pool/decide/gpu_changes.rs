@@ -29,7 +29,7 @@ use crate::{
     },
 };
 use gputenancy_crds::ids::{GpuKey, PodName, PoolName};
-use gputenancy_engine::{
+use gputenancy_decisions::{
     change::{
         self, CanaryPod, ChangeCandidate, ChangeDecision, ChangeObservation, EvictionNotice, Policy, Window,
         WindowError, Windows,

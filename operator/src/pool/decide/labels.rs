@@ -14,7 +14,7 @@ use gputenancy_crds::{
     ids::{NodeName, PoolName},
     projection::SlimNode,
 };
-use gputenancy_engine::{fleet::Fleet, plugin::is_key};
+use gputenancy_decisions::{fleet::Fleet, plugin::is_key};
 
 /// Value of the label `layout.state` while a GPU of the node changes.
 const CHANGING: &str = "changing";

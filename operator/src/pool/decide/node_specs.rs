@@ -25,7 +25,7 @@ use gputenancy_crds::{
     ids::{GpuKey, NodeName},
     projection::SlimNode,
 };
-use gputenancy_engine::{
+use gputenancy_decisions::{
     adoption,
     change::{ChangeDecision, Eviction},
     fleet::Fleet,

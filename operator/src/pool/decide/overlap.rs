@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use gputenancy_crds::{Change, ChangePhase, GpuNode, GpuPool, GpuSpec, names, reasons};
-use gputenancy_engine::{
+use gputenancy_decisions::{
     change::{self, ChangeDecision, ChangeObservation, Policy},
     event::EventMessage,
     fleet::pod_facts,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use gputenancy_crds::GpuPool;
-use gputenancy_engine::{change::limit, fleet::Fleet};
+use gputenancy_decisions::{change::limit, fleet::Fleet};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 

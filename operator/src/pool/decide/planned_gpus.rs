@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use gputenancy_crds::{ChangePhase, GpuNode, GpuSpec, Layout};
-use gputenancy_engine::{
+use gputenancy_decisions::{
     change::{self, Policy},
     fleet::Fleet,
     liveness::{GRACE_PERIOD, Liveness, SLOT_TIMEOUT},

@@ -7,7 +7,7 @@ use kube::ResourceExt as _;
 
 use crate::{plan::Plan, pool::derive::ownership::Ownership};
 use gputenancy_crds::{ids::GpuKey, projection::SlimNode};
-use gputenancy_engine::{
+use gputenancy_decisions::{
     change::ChangeDecision,
     fleet::Fleet,
     plugin::{PluginConfig, PluginConfigs, is_key},

@@ -11,7 +11,7 @@ use gputenancy_crds::{
     condition::{self, ConditionUpdate},
     reasons::{self, Reason},
 };
-use gputenancy_engine::{
+use gputenancy_decisions::{
     fingerprint::fingerprint,
     fleet::Fleet,
     liveness::{GRACE_PERIOD, SLOT_TIMEOUT},

@@ -11,7 +11,7 @@ use crate::pool::{
     read::{inventory::Inventory, visits::Names},
 };
 use gputenancy_crds::{ids::NodeName, projection::SlimNode};
-use gputenancy_engine::fleet::Fleet;
+use gputenancy_decisions::fleet::Fleet;
 
 /// A write of a node's taints.
 #[derive(Clone, Debug, PartialEq)]

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::{GpuNode, GpuPool, GpuState, Layout};
-use gputenancy_engine::change::{REASON_LIMIT, Window, WindowError};
+use gputenancy_decisions::change::{REASON_LIMIT, Window, WindowError};
 use kube::ResourceExt as _;
 
 use crate::{

@@ -7,7 +7,7 @@ use gputenancy_crds::{Board, BoardProfile, GpuNodeStatus, names};
 use kube::ResourceExt as _;
 
 use gputenancy_crds::projection::SlimNode;
-use gputenancy_engine::label;
+use gputenancy_decisions::label;
 
 /// Label by which gpu-feature-discovery tells when it looked last.
 const LOOKED: &str = "nvidia.com/gfd.timestamp";

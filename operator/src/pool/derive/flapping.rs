@@ -6,7 +6,7 @@ use gputenancy_crds::{
     condition::{self, ConditionUpdate},
     reasons::{self, Reason},
 };
-use gputenancy_engine::{
+use gputenancy_decisions::{
     demand::{Demands, Flapping},
     fleet::Fleet,
 };

@@ -6,7 +6,7 @@ use std::{
 };
 
 use gputenancy_crds::names::{CLEARED_FAULTS, WITHDRAWN_GPUS};
-use gputenancy_engine::{
+use gputenancy_decisions::{
     fleet::Fleet,
     verdict::{Settled, cleared_faults, settle, withdrawn_gpus},
 };

@@ -10,7 +10,7 @@ use gputenancy_crds::{
     condition::{self, ConditionUpdate},
     reasons::{self, Reason},
 };
-use gputenancy_engine::{
+use gputenancy_decisions::{
     fleet::Fleet,
     verdict::{Settled, settle},
 };

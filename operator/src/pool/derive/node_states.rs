@@ -8,7 +8,7 @@ use std::{
 };
 
 use gputenancy_crds::{GpuNode, names, projection::SlimNode};
-use gputenancy_engine::fleet::{Fleet, NodeState};
+use gputenancy_decisions::fleet::{Fleet, NodeState};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use gputenancy_crds::{ChangePhase, GpuNode, Isolation};
-use gputenancy_engine::fingerprint::fingerprint;
+use gputenancy_decisions::fingerprint::fingerprint;
 
 use super::{devices::NodeDevices, discovery, enforcement};
 use crate::{fleet_view::MemoryLimit, plan::plain};

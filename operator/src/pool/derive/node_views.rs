@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::GpuNode;
-use gputenancy_engine::fleet::Fleet;
+use gputenancy_decisions::fleet::Fleet;
 
 use super::{devices::NodeDevices, node_states::NodeStates, node_view::NodeView, ownership::Ownership, sums::Sums};
 use crate::pool::read::visits::Names;

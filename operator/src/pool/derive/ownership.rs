@@ -9,7 +9,7 @@ use kube::ResourceExt as _;
 use super::node_states::NodeStates;
 use crate::{plan::membership, pool::read::visits::Names};
 use gputenancy_crds::ids::{NodeName, PoolName};
-use gputenancy_engine::{fleet::Fleet, partitioner};
+use gputenancy_decisions::{fleet::Fleet, partitioner};
 
 /// The owners of the GPUs of each node.
 #[derive(Debug, Default)]

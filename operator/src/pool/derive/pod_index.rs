@@ -6,7 +6,7 @@ use std::{
 };
 
 use gputenancy_crds::{names, projection::SlimPod};
-use gputenancy_engine::fleet::{Fleet, priority};
+use gputenancy_decisions::fleet::{Fleet, priority};
 use kube::ResourceExt as _;
 
 use crate::pool::read::visits::changed;

@@ -7,7 +7,7 @@ use gputenancy_crds::{
     condition::{self, ConditionUpdate},
     reasons::{self, Reason},
 };
-use gputenancy_engine::liveness::{AgentState, GRACE_PERIOD, Liveness, SLOT_TIMEOUT};
+use gputenancy_decisions::liveness::{AgentState, GRACE_PERIOD, Liveness, SLOT_TIMEOUT};
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
 
 use gputenancy_crds::ids::{NodeName, PoolName};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_engine::{fleet::Fleet, liveness::AgentPod};
+use gputenancy_decisions::{fleet::Fleet, liveness::AgentPod};
 use k8s_openapi::jiff::Timestamp;
 
 /// Since when the agent has had no pod, by node. It counts from the start after a restart of the operator.

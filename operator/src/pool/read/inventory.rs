@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::jiff::Timestamp;
 
 use super::tolerated::Tolerated;
-use gputenancy_engine::fleet::{Fleet, Refusals};
+use gputenancy_decisions::fleet::{Fleet, Refusals};
 
 /// The caches at one moment, and what the operator remembers beside them.
 #[derive(Clone, Copy, Debug)]

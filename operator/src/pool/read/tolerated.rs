@@ -3,7 +3,7 @@
 use std::{convert::Infallible, str::FromStr};
 
 use gputenancy_crds::PoolTaint;
-use gputenancy_engine::verdict::GPU_TAINT;
+use gputenancy_decisions::verdict::GPU_TAINT;
 
 /// Key of the taint that the API server makes pods of tenants tolerate; none where it does not.
 #[derive(Clone, Debug, PartialEq, Eq)]

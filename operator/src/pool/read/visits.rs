@@ -10,7 +10,7 @@ use std::{
 };
 
 use gputenancy_crds::{GpuNode, GpuPoolSpec, GpuProfileSpec, projection::SlimNode};
-use gputenancy_engine::{
+use gputenancy_decisions::{
     fleet::Fleet, liveness::AgentPod, maintenance::Maintenances, partitioner::MigConfigs, plugin::PluginConfigs,
 };
 use kube::{Resource, ResourceExt as _};

@@ -30,7 +30,7 @@ use crate::{
     },
 };
 use gputenancy_crds::ids::{GpuKey, NodeName};
-use gputenancy_engine::{
+use gputenancy_decisions::{
     change::{ChangeDecision, Window, WindowError},
     demand::Demands,
     fleet::Fleet,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::{FractionSize, GpuProfileSpec};
-use gputenancy_engine::quota::device_weights;
+use gputenancy_decisions::quota::device_weights;
 use kube::ResourceExt;
 
 use super::pools::Seen;

@@ -1,7 +1,7 @@
 //! Pods that bypass the memory limit of their share.
 
 use gputenancy_crds::{Enforcement, OnBypass};
-use gputenancy_engine::change::Refusal;
+use gputenancy_decisions::change::Refusal;
 
 use super::*;
 use crate::pool::decide::bypass::evictions;

@@ -1,7 +1,7 @@
 //! Nodes that others have cordoned, tainted or marked as unhealthy.
 
 use gputenancy_crds::{NodeHealth, reasons};
-use gputenancy_engine::plugin::CordonAction;
+use gputenancy_decisions::plugin::CordonAction;
 
 use super::{
     silent_agents::{changing as begins, two_nodes},

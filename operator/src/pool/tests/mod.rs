@@ -27,7 +27,7 @@ use std::{
 use gputenancy_crds::{
     Advertiser, ChangePhase, GpuNodeSpec, GpuPool, GpuTenant, GpuTenantStatus, Partitioner, Trust, condition, names,
 };
-use gputenancy_engine::fleet::{Fleet, Refusals};
+use gputenancy_decisions::fleet::{Fleet, Refusals};
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
@@ -83,8 +83,8 @@ fn fleet(pools: &[&str]) -> Fleet {
         dra: BTreeSet::new(),
         maintenance: BTreeMap::new(),
         pods: BTreeMap::new(),
-        mig_configs: gputenancy_engine::partitioner::MigConfigs::default(),
-        plugin_configs: gputenancy_engine::plugin::PluginConfigs::default(),
+        mig_configs: gputenancy_decisions::partitioner::MigConfigs::default(),
+        plugin_configs: gputenancy_decisions::plugin::PluginConfigs::default(),
         agent_pods: None,
     }
 }

@@ -1,6 +1,6 @@
 //! Changes in progress on a node that two pools select.
 
-use gputenancy_engine::{change::ChangeDecision, plugin::CordonAction};
+use gputenancy_decisions::{change::ChangeDecision, plugin::CordonAction};
 
 use super::*;
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gputenancy_crds::{ChangePhase, GpuNode};
-use gputenancy_engine::plugin::{PluginConfig, PluginConfigs};
+use gputenancy_decisions::plugin::{PluginConfig, PluginConfigs};
 
 use super::*;
 use crate::pool::decide::{labels::unwanted, plugin_configs::whole_nodes};

@@ -1,7 +1,7 @@
 //! Agents that are taken off their node and return.
 
 use gputenancy_crds::{GpuNode, reasons};
-use gputenancy_engine::liveness::AgentPod;
+use gputenancy_decisions::liveness::AgentPod;
 
 use super::*;
 use crate::pool::status::pools;

@@ -8,7 +8,7 @@ use crate::{
     apply::Part,
     pool::decide::canary::{OrphanedCanary, render},
 };
-use gputenancy_engine::change::CanaryRequest;
+use gputenancy_decisions::change::CanaryRequest;
 
 /// Creates a canary pod; one that exists is the same.
 pub async fn create(node: NodeContext<'_>, request: CanaryRequest) -> Result<(), WriteError> {

@@ -11,7 +11,7 @@ use super::{
     repair::Repair,
     state::{NodeContext, NodeState},
 };
-use gputenancy_engine::plugin::is_key;
+use gputenancy_decisions::plugin::is_key;
 
 use crate::{
     apply::Part,

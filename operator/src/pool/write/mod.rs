@@ -3,12 +3,12 @@
 //! Several objects are written at a time, each within a deadline and with a back-off of its own: one whose requests hang or fail delays no
 //! other, and no decision. A failure is logged when it happens and reported on the object that it concerns.
 
-mod budget;
 mod canary;
 mod labels;
 mod node;
 mod object;
 mod partition_request;
+mod pdb;
 mod plugin;
 mod plugin_configs;
 mod pods;
@@ -40,7 +40,7 @@ use crate::{
     metrics::Metrics,
 };
 use gputenancy_crds::{ids::NodeName, reasons::Reason};
-use gputenancy_engine::{fleet::Fleet, partitioner::MigConfigError};
+use gputenancy_decisions::{fleet::Fleet, partitioner::MigConfigError};
 pub use object::{Finished, ObjectWrite, Target};
 pub use queue::{WriteQueue, unless_panicked};
 pub use state::NodeState;

@@ -20,7 +20,7 @@ use crate::{
     },
 };
 use gputenancy_crds::ids::{NodeName, PodName};
-use gputenancy_engine::{change::ChangeDecision, fleet::Fleet, partitioner::RequestDecision};
+use gputenancy_decisions::{change::ChangeDecision, fleet::Fleet, partitioner::RequestDecision};
 
 /// What is written about one Node.
 #[derive(Default)]

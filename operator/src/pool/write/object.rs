@@ -26,7 +26,7 @@ use crate::{
     pool::{decide::plugin_configs::ConfigsWrite, decision::FleetDecision},
 };
 use gputenancy_crds::ids::NodeName;
-use gputenancy_engine::{fleet::Fleet, partitioner::MigConfigs};
+use gputenancy_decisions::{fleet::Fleet, partitioner::MigConfigs};
 
 /// An object that decisions write, in the order in which they are written: GPUs first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::{FleetWriter, WriteError, Written, failed, state::NodeContext};
 use crate::apply::Part;
 use gputenancy_crds::names;
-use gputenancy_engine::partitioner::{MigConfigs, RequestDecision};
+use gputenancy_decisions::partitioner::{MigConfigs, RequestDecision};
 
 /// Writes the `ConfigMap` of layouts.
 pub async fn publish(writer: &FleetWriter, configs: &MigConfigs) -> Result<Written, WriteError> {

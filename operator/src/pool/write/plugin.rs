@@ -14,7 +14,7 @@ use super::{
     repair::{LastWrite, Repair},
     state::{NodeContext, NodeState},
 };
-use gputenancy_engine::plugin::{CordonAction, PluginDecision, is_plugin};
+use gputenancy_decisions::plugin::{CordonAction, PluginDecision, is_plugin};
 
 /// A cordon that was in force for so long served a change, and is no flapping: the landing of pods, the partitioning and the restart of the
 /// plugin take longer.

@@ -13,11 +13,11 @@ use kube::{Api, Resource as _};
 use serde_json::{Value, json};
 
 use super::{
-    Outcome, WriteError, Written, budget, failed,
+    Outcome, WriteError, Written, failed, pdb,
     state::{NodeContext, NodeState, RefusedEviction},
 };
 use gputenancy_crds::ids::PodName;
-use gputenancy_engine::{
+use gputenancy_decisions::{
     change::{Eviction, EvictionNotice, Refusal},
     fleet::notice_text,
 };
@@ -134,7 +134,7 @@ pub async fn evict(node: NodeContext<'_>, state: &mut NodeState, eviction: Evict
 
 /// The API server's answer with the budgets and pods behind it.
 async fn explain(node: NodeContext<'_>, pod: &PodName, answer: &str) -> String {
-    match budget::behind(&node.writer.writer.client(), pod).await {
+    match pdb::behind(&node.writer.writer.client(), pod).await {
         Ok(budgets) if budgets.is_empty() => answer.to_owned(),
         Ok(budgets) => format!("{}: {answer}", budgets.join("; ")),
         Err(error) => {

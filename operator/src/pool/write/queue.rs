@@ -21,7 +21,7 @@ use super::{
     state::{EvictedPods, NodeState},
 };
 use gputenancy_crds::ids::PodName;
-use gputenancy_engine::fleet::Fleet;
+use gputenancy_decisions::fleet::Fleet;
 
 /// Objects that are written at the same time.
 const CONCURRENCY: usize = 32;

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::{FleetWriter, repair::LastWrite};
 use crate::pool::decide::labels::Labels;
 use gputenancy_crds::ids::{NodeName, PodName};
-use gputenancy_engine::{change::Refusal, fleet::Fleet};
+use gputenancy_decisions::{change::Refusal, fleet::Fleet};
 
 /// An eviction that the API server refused.
 #[derive(Clone, Debug)]

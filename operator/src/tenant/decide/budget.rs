@@ -6,7 +6,7 @@ use std::{
 };
 
 use gputenancy_crds::projection::{SlimPod, SlimQuota};
-use gputenancy_engine::quota::{
+use gputenancy_decisions::quota::{
     self, Amounts, Cap, Limits, NamespaceQuota, Presence, QuotaDecision, QuotaState, write_fence::FencingToken,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;

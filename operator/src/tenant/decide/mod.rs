@@ -9,7 +9,7 @@ pub mod write;
 
 use std::collections::BTreeMap;
 
-use gputenancy_engine::quota::QuotaAction;
+use gputenancy_decisions::quota::QuotaAction;
 use kube::ResourceExt as _;
 
 use super::{

@@ -18,7 +18,7 @@ use gputenancy_crds::{
     projection::{SlimNamespace, SlimQuota},
     reasons::{self, Reason},
 };
-use gputenancy_engine::quota::{Amounts, unknown_weight_message};
+use gputenancy_decisions::quota::{Amounts, unknown_weight_message};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use gputenancy_crds::reasons;
-use gputenancy_engine::quota::Amounts;
+use gputenancy_decisions::quota::Amounts;
 use k8s_openapi::{
     api::{
         apps::v1::{ReplicaSet, StatefulSet},

@@ -7,7 +7,7 @@ pub mod tenant_role;
 use std::collections::BTreeMap;
 
 use gputenancy_crds::{GpuGrant, GpuGrantSpec, GpuTenant, Owner, OwnerKind, PodSecurity, names};
-use gputenancy_engine::quota::Limits;
+use gputenancy_decisions::quota::Limits;
 use k8s_openapi::{
     api::{
         core::v1::{

@@ -1,6 +1,6 @@
 //! Tests of tenants with a cap over all profiles, in whole GPUs.
 
-use gputenancy_engine::quota::Weight;
+use gputenancy_decisions::quota::Weight;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::*;

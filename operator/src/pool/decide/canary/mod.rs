@@ -13,7 +13,7 @@ use gputenancy_crds::{
     ids::{GpuKey, NodeName, PodName},
     projection::{SlimContainerState, SlimPod},
 };
-use gputenancy_engine::{
+use gputenancy_decisions::{
     change::{CanaryOutcome, CanaryPod, CanaryRequest, ChangeDecision},
     label,
 };

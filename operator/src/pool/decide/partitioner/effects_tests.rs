@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gputenancy_engine::partitioner::effects;
+use gputenancy_decisions::partitioner::effects;
 
 use super::{world::World, *};
 use crate::plan::{GpuPlan, Snapshot, plan};

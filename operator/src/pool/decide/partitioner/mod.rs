@@ -20,7 +20,7 @@ use crate::{
     pool::read::inventory::Inventory,
 };
 use gputenancy_crds::ids::{GpuKey, NodeName, PoolName};
-use gputenancy_engine::{
+use gputenancy_decisions::{
     change,
     fleet::Fleet,
     partitioner::{

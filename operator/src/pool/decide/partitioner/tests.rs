@@ -5,7 +5,7 @@ use k8s_openapi::jiff::SignedDuration;
 use proptest::prelude::*;
 
 use super::world::{Fault, World};
-use gputenancy_engine::partitioner::{Shape, awaits_answer};
+use gputenancy_decisions::partitioner::{Shape, awaits_answer};
 
 /// Two halves on the first GPU, or where the planner puts them.
 fn settled() -> World {

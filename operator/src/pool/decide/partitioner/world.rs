@@ -21,7 +21,7 @@ use crate::{
     },
 };
 use gputenancy_crds::ids::PodName;
-use gputenancy_engine::{
+use gputenancy_decisions::{
     fleet::{Fleet, Refusals},
     partitioner::{MigConfigs, Shape, base, is_engaged, is_whole},
 };
@@ -124,7 +124,7 @@ impl World {
             .into(),
             pods: BTreeMap::new(),
             mig_configs: MigConfigs::default(),
-            plugin_configs: gputenancy_engine::plugin::PluginConfigs::default(),
+            plugin_configs: gputenancy_decisions::plugin::PluginConfigs::default(),
             agent_pods: None,
         };
         Self {
@@ -476,7 +476,7 @@ impl World {
     /// The layout that the label names is the one that is there.
     pub fn label_is_true(&self) -> bool {
         let name = self.label(names::MIG_CONFIG_LABEL).unwrap();
-        gputenancy_engine::partitioner::MigConfig::new(&self.shapes()).name() == base(&name)
+        gputenancy_decisions::partitioner::MigConfig::new(&self.shapes()).name() == base(&name)
     }
 }
 

@@ -1,7 +1,7 @@
 //! What may happen to a fleet between two decisions.
 
 use gputenancy_crds::{DeviceState, GpuState};
-use gputenancy_engine::liveness::AgentPod;
+use gputenancy_decisions::liveness::AgentPod;
 
 use super::*;
 
@@ -139,8 +139,8 @@ pub fn happen(world: &mut World, step: &Step) {
             }
         }
         Step::Configs => {
-            world.fleet.mig_configs = gputenancy_engine::partitioner::MigConfigs::default();
-            world.fleet.plugin_configs = gputenancy_engine::plugin::PluginConfigs::default();
+            world.fleet.mig_configs = gputenancy_decisions::partitioner::MigConfigs::default();
+            world.fleet.plugin_configs = gputenancy_decisions::plugin::PluginConfigs::default();
         }
         Step::Mark(at) => toggle(&mut world.marks, NODES[*at], || "nvidia.com/gpu=:NoSchedule".to_owned()),
         Step::Tolerated(all) => world.tolerated = if *all { "".parse().unwrap() } else { Tolerated::default() },

@@ -4,7 +4,7 @@ mod happen;
 mod urgent;
 
 use gputenancy_crds::{GpuNode, GpuPoolStatus};
-use gputenancy_engine::change::Refusal;
+use gputenancy_decisions::change::Refusal;
 use happen::{Step, happen, steps};
 use proptest::prelude::*;
 

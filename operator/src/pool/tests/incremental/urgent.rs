@@ -86,7 +86,7 @@ fn guarantees_lost_to_a_fault_are_restored_outside_windows_and_those_of_a_planne
 fn maintenance_request_waits_for_a_window_until_it_starts() {
     let (mut world, node) = windowed();
     let starts = Timestamp::from_second(world.now + 1000).unwrap();
-    let maintenance = gputenancy_engine::maintenance::Maintenance { name: "m".into(), starts: Some(starts) };
+    let maintenance = gputenancy_decisions::maintenance::Maintenance { name: "m".into(), starts: Some(starts) };
     world.fleet.maintenance.insert(node.clone(), vec![maintenance]);
     let (mut remembered, before) = (Remembered::default(), elsewhere(&world, &node));
     let rest = settle(&mut world, &mut remembered);

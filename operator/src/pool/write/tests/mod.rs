@@ -11,7 +11,7 @@ use gputenancy_cluster::{
     testing::{Answer, MockServer, Request},
 };
 use gputenancy_crds::GpuPoolStatus;
-use gputenancy_engine::{
+use gputenancy_decisions::{
     change::{ChangeDecision, Eviction, EvictionNotice},
     fleet::Fleet,
 };

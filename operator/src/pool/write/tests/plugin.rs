@@ -1,6 +1,6 @@
 //! Cordons and restarts of NVIDIA's device plugin.
 
-use gputenancy_engine::plugin::{CordonAction, PluginDecision};
+use gputenancy_decisions::plugin::{CordonAction, PluginDecision};
 
 use super::*;
 

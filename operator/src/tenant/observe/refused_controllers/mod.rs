@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use gputenancy_crds::projection::SlimPod;
-use gputenancy_engine::quota::{self, Amounts, DemandStage, PodDemand, QuotaState};
+use gputenancy_decisions::quota::{self, Amounts, DemandStage, PodDemand, QuotaState};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::wake_controllers::{Wake, WakeTarget};

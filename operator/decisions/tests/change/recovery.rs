@@ -6,7 +6,7 @@ use gputenancy_crds::{
     Canary, Change, ChangePhase, DeviceOwner, DeviceState, DurationText, FaultFinding, FaultRecovery, FaultVerdict,
     GpuNode, GpuNodeSpec, GpuNodeStatus, GpuSpec, GpuState, Health, InstanceState, MigMode, RecoveryState, names,
 };
-use gputenancy_engine::change::{
+use gputenancy_decisions::change::{
     CanaryOutcome, CanaryPod, ChangeDecision, ChangeObservation, Policy, is_at_rest, step,
 };
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
@@ -89,7 +89,7 @@ impl World {
             agent_alive: true,
             alive_since: None,
             others_idle: true,
-            partitioner: gputenancy_engine::partitioner::of(gputenancy_crds::Partitioner::Agent),
+            partitioner: gputenancy_decisions::partitioner::of(gputenancy_crds::Partitioner::Agent),
             request: None,
             recreate: None,
             staged: false,

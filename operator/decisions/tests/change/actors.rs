@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use gputenancy_crds::{
     AgentStep, ChangePhase, DeviceOwner, DeviceState, GpuError, GpuSpec, InstanceSpec, MigMode, ids::PodName, names,
 };
-use gputenancy_engine::change::{CanaryOutcome, CanaryPod, PodController};
+use gputenancy_decisions::change::{CanaryOutcome, CanaryPod, PodController};
 use k8s_openapi::jiff::Timestamp;
 
 use super::world::{Effect, Pod, Tried, World, fresh, wanted};

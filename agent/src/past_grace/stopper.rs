@@ -17,9 +17,9 @@ use super::{
     schedule::{Now, Schedule},
 };
 use crate::{
-    environment::runtime::{RunningContainer, Runtime},
     event::Publish,
     metrics::Metrics,
+    variables::runtime::{RunningContainer, Runtime},
 };
 
 /// Longest sleep while a pod is deleted: the node's clock may be set meanwhile.

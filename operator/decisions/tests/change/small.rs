@@ -7,8 +7,8 @@ use gputenancy_crds::{
     AgentStep, ChangePhase, DeviceOwner, DeviceState, DoNotEvict, GpuError, GpuNode, GpuNodeSpec, GpuNodeStatus,
     GpuState, Layout, MigMode, ids::PodName,
 };
-use gputenancy_engine::adoption::adopted_node;
-use gputenancy_engine::change::{
+use gputenancy_decisions::adoption::adopted_node;
+use gputenancy_decisions::change::{
     ChangeDecision, ChangeObservation, LIMIT_REACHED, PodController, PodFacts, Policy, Refusal, step,
 };
 use gputenancy_plan::{plain, seen};
@@ -118,7 +118,7 @@ impl World {
             agent_alive: self.alive,
             alive_since: self.alive_since,
             others_idle: true,
-            partitioner: gputenancy_engine::partitioner::of(gputenancy_crds::Partitioner::Agent),
+            partitioner: gputenancy_decisions::partitioner::of(gputenancy_crds::Partitioner::Agent),
             request: None,
             recreate: None,
             staged: self.staged,

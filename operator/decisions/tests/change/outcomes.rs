@@ -1,7 +1,7 @@
 //! Each way in which NVML can refuse: its own name, words and end, and none of them a hot loop.
 
 use gputenancy_crds::{AgentStep, ChangePhase, DeviceOwner, GpuError, Health, Holder, Partitioner};
-use gputenancy_engine::{
+use gputenancy_decisions::{
     change::{ChangeDecision, PodController},
     partitioner::RequestState,
 };

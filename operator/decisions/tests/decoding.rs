@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use fuzz::{Choices, check, check_slow, damaged, mutated, prop_assert, prop_assert_eq, tree};
-use gputenancy_engine::partitioner::{MigConfig, MigConfigs, Shape, twin};
+use gputenancy_decisions::partitioner::{MigConfig, MigConfigs, Shape, twin};
 use serde_json::{Value, json};
 
 fn shape(choices: &mut Choices) -> Shape {

@@ -1,7 +1,7 @@
 //! One change at a time: what the machine does, in which order, and what it says.
 
 use gputenancy_crds::{ChangePhase, DoNotEvict, GpuSpec, Holder, Layout, OnTimeout};
-use gputenancy_engine::change::{ChangeDecision, PodController, waits_to_retry};
+use gputenancy_decisions::change::{ChangeDecision, PodController, waits_to_retry};
 use k8s_openapi::jiff::SignedDuration;
 use proptest::prelude::*;
 

@@ -1,7 +1,7 @@
 //! Maintenance windows, daylight saving included, and what a change does at their edges.
 
 use gputenancy_crds::{ChangePhase, MaintenanceWindow};
-use gputenancy_engine::change::{PodController, Window, WindowError, Windows};
+use gputenancy_decisions::change::{PodController, Window, WindowError, Windows};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use gputenancy_crds::{ChangePhase, Health};
-use gputenancy_engine::change::{CanaryOutcome, CanaryRequest, ChangeDecision};
+use gputenancy_decisions::change::{CanaryOutcome, CanaryRequest, ChangeDecision};
 use k8s_openapi::jiff::SignedDuration;
 
 use super::{

@@ -1,7 +1,7 @@
 //! What a world starts with.
 
 use gputenancy_crds::{Canary, DurationText, Layout, UnmanagedPods};
-use gputenancy_engine::change::{PodController, Policy};
+use gputenancy_decisions::change::{PodController, Policy};
 use k8s_openapi::jiff::SignedDuration;
 
 /// One change, the pods in its way, and what goes wrong beside crashes.

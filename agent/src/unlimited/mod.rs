@@ -16,16 +16,16 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use self::{
-    musl::{is_musl, process_of},
-    notices::{of_musl, of_sandbox},
-};
 use crate::{
     device::{Device, DeviceId, DeviceOwner, DeviceView, KubeletView, ShimState},
     enforcement::driver::Cgroups,
     event::Publish,
     kubelet::node::sandbox::{Sandboxes, is_limited},
     metrics::Metrics,
+    unlimited::{
+        musl::{is_musl, process_of},
+        notices::{of_musl, of_sandbox},
+    },
 };
 
 /// Interval of the reads of containers' files.

@@ -6,11 +6,11 @@ use gputenancy_crds::{
     AgentStep, ChangePhase, DeviceOwner, DeviceState, GpuError, GpuNode, GpuNodeSpec, GpuNodeStatus, GpuSpec, GpuState,
     InstanceState, Layout, MigMode, Partitioner, ids::PodName,
 };
-use gputenancy_engine::change::{
+use gputenancy_decisions::change::{
     CanaryPod, CanaryRequest, ChangeDecision, ChangeObservation, Eviction, EvictionNotice, PodController, PodFacts,
     Policy, Refusal, is_at_rest, step,
 };
-use gputenancy_engine::partitioner::{self, RequestState};
+use gputenancy_decisions::partitioner::{self, RequestState};
 use gputenancy_plan::{plain, seen};
 use k8s_openapi::jiff::Timestamp;
 
