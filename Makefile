@@ -52,6 +52,7 @@ check: fmt-check unit ## the fast subset: formatting, and the tests of the level
 
 unit: tools runtimes zig ## unit and property tests, and all others that need no cluster
 	$(NEXTEST) unit $(LEVEL) $(TEST)
+	$(if $(TEST),,$(CARGO) test --locked --workspace --doc)
 
 lab-test: tools build ## tests of the lab itself: traffic, power loss, network partitions, removal
 	$(NEXTEST) lab $(LEVEL) $(TEST)

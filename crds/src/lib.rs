@@ -20,20 +20,21 @@ mod kinds;
 pub mod manifest;
 pub mod metadata;
 pub mod names;
-mod node;
 pub mod projection;
 pub mod quantity;
 pub mod quota;
 pub mod quota_refusal;
 pub mod reasons;
+mod rules;
+mod schema;
 pub mod vcluster;
 pub mod virtual_pod;
 pub mod words;
 
 pub use duration::{DurationError, DurationText};
 pub use kinds::*;
-pub use node::*;
 pub use quantity::{MemoryText, QuantityError};
+pub use rules::*;
 
 /// API group of all types.
 pub const GROUP: &str = "gputenancy.io";

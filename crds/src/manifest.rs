@@ -4,7 +4,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::CustomResourceExt;
 use serde_json::{Value, json};
 
-use crate::{GpuGrant, GpuNode, GpuPool, GpuProfile, GpuTenant, kinds::patterns};
+use crate::{GpuGrant, GpuNode, GpuPool, GpuProfile, GpuTenant, schema::patterns};
 
 /// Kinds whose spec users write; programs write the others.
 pub const USERS_WRITE: [&str; 3] = ["GpuProfile", "GpuPool", "GpuTenant"];

@@ -13,6 +13,16 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 /// A quantity in thousandths, so that `1024Mi` equals `1Gi` and sums cannot overflow.
+///
+/// ```
+/// use gputenancy_crds::quantity::Amount;
+/// use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+///
+/// let amount = |text: &str| Amount::parse(&Quantity(text.into()));
+/// assert_eq!(amount("1024Mi"), amount("1Gi"));
+/// assert_eq!(amount("500m").map(|half| half.plus(half).decimal()), Some("1".into()));
+/// assert_eq!(amount("much"), None);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Amount(i128);
 

@@ -132,6 +132,6 @@ fn texts_that_users_write_have_rules_with_messages_instead_of_patterns() {
         }
         rules += usize::from(schema["x-kubernetes-validations"].to_string().contains(": write a"));
     });
-    assert_eq!(patterns, [""; 0], "add them to crds/src/kinds/patterns.rs");
+    assert_eq!(patterns, [""; 0], "add them to crds/src/schema/patterns.rs");
     assert!(rules >= 15, "{rules} fields");
 }

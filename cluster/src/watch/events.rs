@@ -39,20 +39,20 @@ fn backoff(longest: Duration) -> ExponentialBackoff {
 #[derive(Debug)]
 pub struct Restarts {
     resource: &'static str,
-    meanwhile: &'static str,
+    meanwhile: Option<&'static str>,
     cause: Option<String>,
 }
 
 impl Restarts {
     /// Of a watch of this resource, by its plural name.
     pub fn new(resource: &'static str) -> Self {
-        Self { resource, meanwhile: "", cause: None }
+        Self { resource, meanwhile: None, cause: None }
     }
 
     /// With what does not work while the watch does not, for the warning.
     #[must_use]
     pub fn meanwhile(self, meanwhile: &'static str) -> Self {
-        Self { meanwhile, ..self }
+        Self { meanwhile: Some(meanwhile), ..self }
     }
 
     /// Logs a failure, and returns what is none.

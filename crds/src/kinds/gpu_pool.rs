@@ -5,8 +5,9 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::tolerant::Extensible;
-use crate::{DurationText, Enforcement, GpuPoolStatus, MigManagerRules, NodeHealth, Rollout};
+use crate::{
+    DurationText, Enforcement, GpuPoolStatus, MigManagerRules, NodeHealth, Rollout, schema::tolerant::Extensible,
+};
 
 /// GPU nodes, the profiles that they offer, and the rules for changes.
 #[derive(CustomResource, KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]

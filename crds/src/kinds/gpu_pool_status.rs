@@ -97,7 +97,7 @@ pub struct PoolChange {
     /// Index of the GPU on its node.
     pub gpu: i32,
     /// Phase of the change.
-    #[serde(deserialize_with = "super::tolerant::value")]
+    #[serde(deserialize_with = "crate::schema::tolerant::value")]
     pub phase: ChangePhase,
     /// Current action, and what it waits for.
     pub message: String,

@@ -357,7 +357,7 @@ pub struct GpuProfileStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource_name: Option<String>,
     /// Isolation between tenants.
-    #[serde(default, deserialize_with = "super::tolerant::option", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::schema::tolerant::option", skip_serializing_if = "Option::is_none")]
     pub isolation: Option<Isolation>,
     /// Devices of this profile in the whole cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]

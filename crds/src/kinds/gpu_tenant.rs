@@ -268,7 +268,7 @@ pub struct GpuTenantStatus {
     pub equivalents: Option<Equivalents>,
     /// The weakest means that limits the memory of the tenant's pods with devices: Hardware for MIG instances and whole GPUs. It is that of
     /// containers that start now; see the condition MemoryLimited. Absent while no pod has a device.
-    #[serde(default, deserialize_with = "super::tolerant::option", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::schema::tolerant::option", skip_serializing_if = "Option::is_none")]
     pub enforcement: Option<Isolation>,
     /// State of the virtual cluster; only with `spec.virtualCluster`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -325,7 +325,7 @@ pub struct GpuUse {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<String>,
     /// What separates a pod on one device from its neighbours, as in the GpuProfile's status; absent while the profile is not in the catalog.
-    #[serde(default, deserialize_with = "super::tolerant::option", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::schema::tolerant::option", skip_serializing_if = "Option::is_none")]
     pub isolation: Option<Isolation>,
     /// Price of one device for one hour, as in the GpuProfile; absent when it has none.
     #[serde(default, deserialize_with = "Price::read", skip_serializing_if = "Option::is_none")]

@@ -11,8 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::tolerant::Extensible;
-use crate::{DurationText, MemoryText, quantity::NOT_NEGATIVE};
+use crate::{DurationText, MemoryText, quantity::NOT_NEGATIVE, schema::tolerant::Extensible};
 
 /// Finalizer of tenants whose virtual cluster has to be deleted before their namespace is.
 pub const VIRTUAL_CLUSTER_FINALIZER: &str = "gputenancy.io/virtual-cluster";
@@ -33,7 +32,7 @@ pub struct VirtualCluster {
     /// What installs vCluster: `Helm`, the controller of virtual clusters; or `External`, something else such as Flux or Argo CD: the vCluster with the
     /// tenant's name is adopted and not changed. It cannot change; only a backend that
     /// this version does not serve any more, which counts as `External`, may become `External`.
-    #[serde(default, deserialize_with = "super::tolerant::value")]
+    #[serde(default, deserialize_with = "crate::schema::tolerant::value")]
     #[x_kube(validation = Rule::new("self == oldSelf || (self == 'External' && !(oldSelf in ['Helm', 'External']))").message("spec.virtualCluster.backend: another backend would install a second vCluster; remove spec.virtualCluster first, which deletes a virtual cluster of the backend Helm"))]
     pub backend: VirtualClusterBackend,
     /// Version of vCluster, such as `0.36.1`. It must be one of the Helm value `virtualClusters.charts`; tenants cannot bring a chart. It can be
@@ -207,7 +206,7 @@ pub struct VirtualClusterStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// The backend for which objects have been written; it decides how they are deleted.
-    #[serde(default, deserialize_with = "super::tolerant::option", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::schema::tolerant::option", skip_serializing_if = "Option::is_none")]
     pub backend: Option<VirtualClusterBackend>,
     /// Version whose objects are applied. With `backend: External`: the version that runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::kinds::tolerant::Extensible;
+use crate::schema::tolerant::Extensible;
 
 /// Whether the driver overwrites GPU memory that a process frees, before another process gets it.
 ///

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Advertiser, AllocationPolicy, Bypass, ChangePhase, DeviceOwner, DeviceProcesses, FaultRecovery, FaultVerdict,
     GhostMemory, InstanceSpec, Isolation, Layout, MemoryScrub, MemoryText, MigManagerRun, NodeEnforcement, Partitioner,
-    Sandbox, ShareMinimum, Sharing, kinds::tolerant::Extensible,
+    Sandbox, ShareMinimum, Sharing, schema::tolerant::Extensible,
 };
 
 /// Desired layout of the GPUs of one node. Written by the operator only.
@@ -53,7 +53,7 @@ pub struct GpuNodeSpec {
     /// Component that creates and destroys MIG instances on this node. Unless it is `Agent`, the agent only reads.
     #[serde(
         default,
-        deserialize_with = "crate::kinds::tolerant::value",
+        deserialize_with = "crate::schema::tolerant::value",
         skip_serializing_if = "Partitioner::is_agent"
     )]
     pub partitioner: Partitioner,
@@ -61,12 +61,16 @@ pub struct GpuNodeSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig_manager: Option<MigManagerRun>,
     /// Component that advertises devices to kubelet. With `NvidiaDevicePlugin` the agent registers nothing and does not write allocatable.
-    #[serde(default, deserialize_with = "crate::kinds::tolerant::value", skip_serializing_if = "Advertiser::is_agent")]
+    #[serde(
+        default,
+        deserialize_with = "crate::schema::tolerant::value",
+        skip_serializing_if = "Advertiser::is_agent"
+    )]
     pub advertiser: Advertiser,
     /// Which GPU a pod gets devices of, where kubelet can choose.
     #[serde(
         default,
-        deserialize_with = "crate::kinds::tolerant::value",
+        deserialize_with = "crate::schema::tolerant::value",
         skip_serializing_if = "AllocationPolicy::is_packed"
     )]
     pub allocation: AllocationPolicy,
@@ -135,7 +139,7 @@ pub struct GpuSpec {
 #[serde(rename_all = "camelCase")]
 pub struct Change {
     /// Phase of the change.
-    #[serde(deserialize_with = "crate::kinds::tolerant::value")]
+    #[serde(deserialize_with = "crate::schema::tolerant::value")]
     pub phase: ChangePhase,
     /// Layout before the change, restored when it fails.
     pub from: Layout,
@@ -207,7 +211,7 @@ pub struct GpuNodeStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enforcement: Option<NodeEnforcement>,
     /// Whether the driver overwrites freed GPU memory before another process gets it. Absent: the agent does not report it.
-    #[serde(default, deserialize_with = "crate::kinds::tolerant::option", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::schema::tolerant::option", skip_serializing_if = "Option::is_none")]
     pub memory_scrub: Option<MemoryScrub>,
     /// Number of GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -236,7 +240,7 @@ pub struct Board {
     /// Memory slices of the whole GPU, the unit of placements; 0: the board has no MIG.
     pub memory_slices: i32,
     /// How NVIDIA's vGPU software uses the GPU. Absent on bare metal and for whole GPUs that are passed to a virtual machine.
-    #[serde(default, deserialize_with = "crate::kinds::tolerant::option", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::schema::tolerant::option", skip_serializing_if = "Option::is_none")]
     pub vgpu: Option<Vgpu>,
     /// Switching MIG mode needs a GPU reset (Ampere).
     #[serde(default)]
@@ -299,7 +303,7 @@ pub struct GpuState {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<MigMode>,
     /// Health of the GPU.
-    #[serde(default, deserialize_with = "crate::kinds::tolerant::value")]
+    #[serde(default, deserialize_with = "crate::schema::tolerant::value")]
     pub health: Health,
     /// Fault that makes the GPU unusable for new work, such as `Xid 79`. Cleared when the agent resets the GPU, the driver is reloaded or the node restarts, and
     /// as `recovery` says. After a manual reset while the agent is stopped, remove it before the agent starts.
@@ -309,7 +313,7 @@ pub struct GpuState {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recovery: Option<FaultRecovery>,
     /// Current step of the agent.
-    #[serde(default, deserialize_with = "crate::kinds::tolerant::value")]
+    #[serde(default, deserialize_with = "crate::schema::tolerant::value")]
     pub step: AgentStep,
     /// MIG instances that exist, by start.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -326,7 +330,7 @@ pub struct GpuState {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retained: Option<Layout>,
     /// What limits the memory that programs on the shares allocate: the weakest means on this GPU. Absent without shares.
-    #[serde(default, deserialize_with = "crate::kinds::tolerant::option", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::schema::tolerant::option", skip_serializing_if = "Option::is_none")]
     pub enforcement: Option<Isolation>,
     /// Unattributed processes: on a device whose owner they do not belong to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

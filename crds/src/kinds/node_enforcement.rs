@@ -10,13 +10,13 @@ use crate::{Isolation, MemoryText, SharingMode};
 #[serde(rename_all = "camelCase")]
 pub struct NodeEnforcement {
     /// For time-slices.
-    #[serde(deserialize_with = "crate::kinds::tolerant::value")]
+    #[serde(deserialize_with = "crate::schema::tolerant::value")]
     pub time_slice: Isolation,
     /// For MPS shares.
-    #[serde(deserialize_with = "crate::kinds::tolerant::value")]
+    #[serde(deserialize_with = "crate::schema::tolerant::value")]
     pub mps: Isolation,
     /// For fractions.
-    #[serde(deserialize_with = "crate::kinds::tolerant::value")]
+    #[serde(deserialize_with = "crate::schema::tolerant::value")]
     pub fraction: Isolation,
     /// Why time-slices and fractions have no limit, and what to do about it. Absent where they have one.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -4,7 +4,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::{Isolation, MemoryText, Trust, UnscrubbedMemory, kinds::tolerant};
+use crate::{Isolation, MemoryText, Trust, UnscrubbedMemory, schema::tolerant};
 
 /// What is demanded of the limits of shares.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub struct ShareMinimum {
     /// Policy for a driver that does not overwrite freed memory.
     #[serde(
         default,
-        deserialize_with = "crate::kinds::tolerant::value",
+        deserialize_with = "crate::schema::tolerant::value",
         skip_serializing_if = "UnscrubbedMemory::is_refuse"
     )]
     pub unscrubbed_memory: UnscrubbedMemory,

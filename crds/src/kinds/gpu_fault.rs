@@ -5,14 +5,14 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::kinds::tolerant::Extensible;
+use crate::schema::tolerant::Extensible;
 
 /// Faults of a GPU in the last 24 hours, and whether it returns without a reset. Written by the agent.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct FaultRecovery {
     /// Where the recovery is.
-    #[serde(default, deserialize_with = "crate::kinds::tolerant::value")]
+    #[serde(default, deserialize_with = "crate::schema::tolerant::value")]
     pub state: RecoveryState,
     /// Why, and what to do.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -50,7 +50,7 @@ pub struct FaultVerdict {
     /// Time of the latest fault that it is about, as in status.gpus[].recovery.faults. It says nothing about later ones.
     pub until: Time,
     /// What was found.
-    #[serde(deserialize_with = "crate::kinds::tolerant::value")]
+    #[serde(deserialize_with = "crate::schema::tolerant::value")]
     pub finding: FaultFinding,
     /// Who found it, and how.
     #[schemars(length(max = 1024))]

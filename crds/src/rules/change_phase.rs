@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::kinds::tolerant::Extensible;
+use crate::schema::tolerant::Extensible;
 
 /// Phases of a change, in order; a failed change ends as `RolledBack` or `Stuck`.
 #[derive(Deserialize, Serialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema)]

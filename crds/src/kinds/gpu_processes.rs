@@ -56,6 +56,6 @@ pub struct Sandbox {
     /// Handler of the pod's `RuntimeClass`, such as runsc.
     pub handler: String,
     /// What limits the memory of the pod: Driver or None.
-    #[serde(default, deserialize_with = "crate::kinds::tolerant::value")]
+    #[serde(default, deserialize_with = "crate::schema::tolerant::value")]
     pub enforcement: Isolation,
 }

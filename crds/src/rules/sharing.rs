@@ -5,8 +5,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use serde_json::Value;
 
-use super::tolerant::{self, Extensible};
-use crate::{Isolation, MemoryText};
+use crate::{
+    Isolation, MemoryText,
+    schema::tolerant::{self, Extensible},
+};
 
 /// MiB that the planner keeps free for the CUDA context of each share. The first process of a container has it on top of the limit; each
 /// further one counts as much against the limit. An empty context takes 526 MiB on an H200 with driver 580, and less on smaller GPUs;
@@ -103,7 +105,11 @@ pub struct Sharing {
     /// How the pods are kept apart.
     pub mode: SharingMode,
     /// Length of a time-slice, with `mode: TimeSlice`.
-    #[serde(default, deserialize_with = "super::tolerant::value", skip_serializing_if = "Interval::is_default")]
+    #[serde(
+        default,
+        deserialize_with = "crate::schema::tolerant::value",
+        skip_serializing_if = "Interval::is_default"
+    )]
     pub interval: Interval,
     /// The shares, in groups of equal ones.
     #[schemars(length(max = 32))]
@@ -126,10 +132,18 @@ pub struct ShareGroup {
     #[schemars(range(min = 1, max = 100))]
     pub compute: Option<i32>,
     /// Whether a share may use compute that its neighbours leave idle.
-    #[serde(default, deserialize_with = "super::tolerant::value", skip_serializing_if = "ComputeMode::is_default")]
+    #[serde(
+        default,
+        deserialize_with = "crate::schema::tolerant::value",
+        skip_serializing_if = "ComputeMode::is_default"
+    )]
     pub compute_mode: ComputeMode,
     /// What happens to pods that hold more than a smaller `memory`.
-    #[serde(default, deserialize_with = "super::tolerant::value", skip_serializing_if = "ResizePolicy::is_default")]
+    #[serde(
+        default,
+        deserialize_with = "crate::schema::tolerant::value",
+        skip_serializing_if = "ResizePolicy::is_default"
+    )]
     pub resize: ResizePolicy,
     /// Their numbers. No number is used twice on a GPU. The id of a share in kubelet is `<UUID of the GPU>::<number>`.
     #[schemars(length(max = 128), inner(range(min = 0, max = 127)))]

@@ -5,7 +5,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{DurationText, kinds::tolerant::Extensible};
+use crate::{DurationText, schema::tolerant::Extensible};
 
 /// Rules for NVIDIA's MIG manager; only with `partitioner: MigManager`.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
@@ -45,7 +45,7 @@ pub struct MigManagerRun {
     #[schemars(length(max = 63))]
     pub config: String,
     /// Step of the request.
-    #[serde(deserialize_with = "crate::kinds::tolerant::value")]
+    #[serde(deserialize_with = "crate::schema::tolerant::value")]
     pub step: MigManagerStep,
     /// When the present step began.
     pub since: Time,

@@ -5,7 +5,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::tolerant::Extensible;
+use crate::schema::tolerant::Extensible;
 
 /// What separates or limits pods on one GPU, strongest first: Hardware (MIG or a whole GPU), Driver, Server (MPS), Software (memory limit in the container), None. The isolation of a profile is never Software, because a hostile program can bypass that limit; the enforcement of a GpuNode is about the memory of new containers.
 #[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema)]
