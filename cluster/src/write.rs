@@ -23,11 +23,6 @@ impl FieldManager {
         Self(name.into())
     }
 
-    /// Its name.
-    pub fn name(&self) -> &str {
-        &self.0
-    }
-
     /// Applies an object and returns its metadata. Takes fields over that another manager owns, which repairs drift.
     ///
     /// # Errors
@@ -170,7 +165,7 @@ fn typed<K: Resource<DynamicType = ()>>(mut fields: Value) -> Value {
     fields
 }
 
-/// An answer of which "not found" is no error: `None`.
+/// The answer, or `None` where the object does not exist.
 ///
 /// # Errors
 /// Any other error.

@@ -1,4 +1,4 @@
-//! Whole objects, of which the API server has defaults and fields of others in addition.
+//! Whole objects. What the API server has may include defaults and fields of other writers.
 
 use serde_json::Value;
 

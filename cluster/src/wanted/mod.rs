@@ -1,6 +1,6 @@
 //! Is an object as it should be? Pure.
 //!
-//! An [`OwnedObject`] has the hash of all that its writer sets, in a normal form: for objects of one writer, of which no copy is kept. [`includes`]
+//! An [`OwnedObject`] has the hash of all that its writer sets, in a normal form: for objects that one program writes and does not keep. [`includes`]
 //! compares whole objects, which may have defaults and fields of others in addition. Both take quantities as amounts and empty fields as absent.
 
 mod hash;

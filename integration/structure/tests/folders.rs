@@ -58,7 +58,7 @@ fn folder_has_few_sources_side_by_side() {
 #[test]
 fn module_with_children_is_the_mod_file_of_its_folder() {
     let root = root();
-    let beside = |file: &PathBuf| root.join(file).with_extension("").is_dir();
-    let found: Vec<PathBuf> = files().into_iter().filter(beside).collect();
+    let has_folder = |file: &PathBuf| root.join(file).with_extension("").is_dir();
+    let found: Vec<PathBuf> = files().into_iter().filter(has_folder).collect();
     assert!(found.is_empty(), "move them to mod.rs of their folder: {found:?}");
 }

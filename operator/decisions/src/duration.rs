@@ -1,4 +1,4 @@
-//! Durations and times of the API, and the engine's.
+//! Durations and times of the API, and those that decisions use.
 
 use gputenancy_crds::DurationText;
 use k8s_openapi::{

@@ -1,4 +1,4 @@
-//! Staged rollouts of pools with `spec.rollout`: what the engine decides from, and what the pool reports.
+//! Staged rollouts of pools with `spec.rollout`: what decisions are made from, and what the pool reports.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
