@@ -72,7 +72,7 @@ virtual-clusters: virtual-tools ## all end-to-end tests of virtual clusters, wit
 
 # vCluster takes longer to build than most measurements
 VCLUSTER := vcluster vcluster-chart kine
-PEERS := $(if $(BENCH),$(if $(filter virtual-clusters,$(BENCH)),$(VCLUSTER) vclusterctl,$(if $(filter virtual-clusters-fleet,$(BENCH)),vcluster-chart,capsule)),capsule $(VCLUSTER) vclusterctl)
+PEERS := $(if $(BENCH),$(if $(filter virtual-clusters,$(BENCH)),$(VCLUSTER) vclusterctl) $(if $(filter virtual-clusters-fleet,$(BENCH)),vcluster-chart) $(if $(filter peer,$(BENCH)),capsule),capsule $(VCLUSTER) vclusterctl)
 
 ifeq ($(BENCH),decoding)
 # without a lab
@@ -118,7 +118,7 @@ tenant-libraries: zig ## the libraries that run in tenants' containers, as they 
 	integration/tools/tenant-libraries $(PROCESSOR)
 
 peer-tools: prerequisites ## what `bench` compares with: Capsule (4 minutes once), and vCluster with its command line (7 minutes and more, once)
-	@integration/tools/build $(PEERS)
+	@$(if $(strip $(PEERS)),integration/tools/build $(PEERS),true)
 
 build: prerequisites ## the project's programs
 	$(CARGO) build $(ALL)
