@@ -10,6 +10,7 @@ mod credentials;
 pub mod error;
 pub mod events;
 pub mod kubeconfig;
+pub mod lease;
 pub mod rights;
 pub mod service;
 #[cfg(any(test, feature = "testing"))]

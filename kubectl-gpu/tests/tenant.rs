@@ -231,8 +231,7 @@ fn waiting_of_many_events_is_cut_with_their_number() {
         .map(|number| {
             let mut event = first.clone();
             event["metadata"]["name"] = json!(format!("e-{number}"));
-            event["involvedObject"] =
-                json!({"kind": format!("Kind{number}"), "name": "x", "uid": format!("u-{number}")});
+            event["regarding"] = json!({"kind": format!("Kind{number}"), "name": "x", "uid": format!("u-{number}")});
             of(event)
         })
         .collect();

@@ -5,7 +5,6 @@ pub mod args;
 pub mod cache;
 pub mod fleet_view;
 pub mod health;
-pub mod lease;
 pub mod metrics;
 mod object_name;
 mod pod_info;

@@ -7,6 +7,7 @@ use gputenancy_cluster::{
     client,
     error::sentence,
     events::Publisher,
+    lease::{Elector, LeaseError},
     service::{endpoints, logging, shutdown},
 };
 use gputenancy_crds::{GpuTenant, condition};
@@ -24,7 +25,6 @@ use crate::{
     cache::{self, Caches, Trigger, Triggers},
     fleet_view::FleetView,
     health::{Health, Readiness},
-    lease::{Elector, LeaseError},
     metrics::Metrics,
     pool, release, rights, tenant,
 };

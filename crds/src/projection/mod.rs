@@ -3,6 +3,7 @@
 //! What a tenant can write without limit is not kept without limit.
 
 mod agent_pod;
+mod event;
 mod namespace;
 mod node;
 mod pod;
@@ -13,6 +14,7 @@ mod tenant;
 use std::collections::BTreeMap;
 
 pub use agent_pod::{SlimAgentPod, SlimAgentPodSpec, SlimAgentPodStatus, project_agent_pod};
+pub use event::{SlimEvent, SlimReference};
 use k8s_openapi::apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time};
 use kube::Resource;
 pub use namespace::{POD_SECURITY_LABEL, SlimNamespace, SlimNamespaceStatus, project_namespace};

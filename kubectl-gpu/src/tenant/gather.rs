@@ -4,7 +4,10 @@ use std::{collections::BTreeSet, fmt::Debug};
 
 use futures::future::join_all;
 use gputenancy_cluster::error::sentence;
-use gputenancy_crds::{GpuGrant, GpuProfile, GpuTenant, names, projection::SlimQuota};
+use gputenancy_crds::{
+    GpuGrant, GpuProfile, GpuTenant, names,
+    projection::{SlimEvent, SlimQuota},
+};
 use k8s_openapi::{
     api::{
         apps::v1::{ReplicaSet, StatefulSet},
@@ -16,7 +19,7 @@ use k8s_openapi::{
 use kube::{
     Api, Client, Resource, ResourceExt as _,
     api::{ListParams, ObjectList},
-    core::NamespaceResourceScope,
+    core::{NamespaceResourceScope, Request},
 };
 use serde::de::DeserializeOwned;
 
@@ -131,14 +134,14 @@ async fn namespace_objects(client: &Client, namespace: &str) -> Result<(Namespac
     let all = ListParams::default();
     let refusals = all.clone().fields("reason=FailedCreate,type=Warning");
     let (grants, quotas) = (api::<GpuGrant>(client, namespace), api::<SlimQuota>(client, namespace));
-    let (pods, events) = (api::<Pod>(client, namespace), api::<Event>(client, namespace));
+    let pods = api::<Pod>(client, namespace);
     let (sets, stateful) = (api::<ReplicaSet>(client, namespace), api::<StatefulSet>(client, namespace));
     let jobs = api::<Job>(client, namespace);
     let (grant, quota, pods, events, sets, stateful, jobs) = tokio::join!(
         grants.get(names::GRANT),
         quotas.get(names::QUOTA),
         pods.list(&all),
-        events.list(&refusals),
+        events(client, namespace, &refusals),
         sets.list(&all),
         stateful.list(&all),
         jobs.list(&all),
@@ -166,6 +169,12 @@ async fn namespace_objects(client: &Client, namespace: &str) -> Result<(Namespac
     let controllers = sets.chain(stateful).chain(jobs);
     objects.controllers = controllers.map(|(uid, short)| (uid.unwrap_or_default(), short)).collect();
     Ok((objects, hidden))
+}
+
+/// Events by the core API, which the role `view` of Kubernetes lets a team read.
+async fn events(client: &Client, namespace: &str, params: &ListParams) -> kube::Result<ObjectList<SlimEvent>> {
+    let request = Request::new(Event::url_path(&(), Some(namespace))).list(params);
+    client.request(request.map_err(kube::Error::BuildRequest)?).await
 }
 
 fn is_short(job: &Job) -> bool {

@@ -4,11 +4,11 @@ mod gather;
 mod report;
 mod waiting;
 
-use gputenancy_crds::{GpuGrant, GpuProfile, GpuTenant, projection::SlimQuota};
-use k8s_openapi::{
-    api::core::v1::{Event, Pod},
-    jiff::Timestamp,
+use gputenancy_crds::{
+    GpuGrant, GpuProfile, GpuTenant,
+    projection::{SlimEvent, SlimQuota},
 };
+use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -48,7 +48,7 @@ pub struct NamespaceObjects {
     /// Pods.
     pub pods: Vec<Pod>,
     /// Events of controllers about refused pods.
-    pub events: Vec<Event>,
+    pub events: Vec<SlimEvent>,
     /// Readable controllers by uid, and whether they have fewer pods than desired.
     pub controllers: BTreeMap<String, bool>,
 }

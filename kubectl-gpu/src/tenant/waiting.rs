@@ -3,9 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::{RefusedPods, VirtualClusterStatus, quota::resource_key, quota_refusal::QuotaRefusal};
+use gputenancy_crds::{
+    RefusedPods, VirtualClusterStatus, projection::SlimEvent, quota::resource_key, quota_refusal::QuotaRefusal,
+};
 use k8s_openapi::{
-    api::core::v1::{Event, Pod, PodCondition},
+    api::core::v1::{Pod, PodCondition},
     jiff::Timestamp,
 };
 use kube::ResourceExt as _;
@@ -68,33 +70,27 @@ fn profiles_of(resources: &[(String, String)], requested: impl Fn(&str) -> bool)
 
 /// The latest refusal of each controller with fewer pods than desired. A controller that may not be read counts as short.
 fn refused(place: &NamespaceObjects, resources: &[(String, String)], now: Timestamp) -> Vec<Waiting> {
-    let mut last: BTreeMap<Option<&str>, &Event> = BTreeMap::new();
+    let mut last: BTreeMap<&str, &SlimEvent> = BTreeMap::new();
     for event in &place.events {
-        let known = last.entry(event.involved_object.uid.as_deref()).or_insert(event);
-        if at(known) < at(event) {
+        let known = last.entry(event.regarding.uid.as_str()).or_insert(event);
+        if known.at() < event.at() {
             *known = event;
         }
     }
-    let short = |event: &&Event| {
-        let uid = event.involved_object.uid.as_ref();
-        uid.and_then(|uid| place.controllers.get(uid)).is_none_or(|short| *short)
-    };
-    let one = |event: &Event| {
-        let (at, message) = (at(event), event.message.clone().unwrap_or_default());
-        let quota = QuotaRefusal::parse(&message);
+    let short = |event: &&SlimEvent| place.controllers.get(&event.regarding.uid).is_none_or(|short| *short);
+    let or_unknown = |text: &'_ str| if text.is_empty() { "?" } else { text }.to_owned();
+    let one = |event: &SlimEvent| {
+        let (at, message) = (event.at(), &event.note);
+        let quota = QuotaRefusal::parse(message);
         let requested = |resource: &str| quota.is_some_and(|q| q.requested.of(&resource_key(resource)).is_some());
         let profiles = profiles_of(resources, requested);
-        let object = &event.involved_object;
+        let (kind, name) = (or_unknown(&event.regarding.kind), or_unknown(&event.regarding.name));
         let reason_of = |text: &str| text.rsplit_once("rror creating: ").map_or(text, |(_, rest)| rest).to_owned();
         Waiting {
             namespace: place.name.clone(),
-            object: line(format!(
-                "{}/{}",
-                object.kind.as_deref().unwrap_or("?"),
-                object.name.as_deref().unwrap_or("?")
-            )),
+            object: line(format!("{kind}/{name}")),
             reason: if quota.is_some() { QUOTA_EXCEEDED } else { "Refused" }.to_owned(),
-            message: quota.map_or_else(|| reason_of(&message), |quota| quota.words.to_owned()),
+            message: quota.map_or_else(|| reason_of(message), |quota| quota.words.to_owned()),
             at: at.map(|t| t.to_string()),
             seconds: at.map(|t| seconds(now.duration_since(t))),
             profiles,
@@ -107,12 +103,6 @@ fn refused(place: &NamespaceObjects, resources: &[(String, String)], now: Timest
 /// A name from an event, which anybody with the right to write events chooses, in one line.
 fn line(name: String) -> String {
     if name.contains(char::is_control) { name.replace(char::is_control, "\u{fffd}") } else { name }
-}
-
-fn at(event: &Event) -> Option<Timestamp> {
-    let series = event.series.as_ref().and_then(|s| s.last_observed_time.as_ref()).map(|t| t.0);
-    let last = event.last_timestamp.as_ref().map(|t| t.0);
-    series.max(last).max(event.event_time.as_ref().map(|t| t.0))
 }
 
 /// A pending pod and the reason.

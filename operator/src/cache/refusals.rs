@@ -11,16 +11,12 @@ use std::{
 use futures::StreamExt as _;
 use gputenancy_cluster::watch::{LONGEST_DELAY, Restarts, events};
 use gputenancy_crds::{
+    projection::{SlimEvent, SlimReference},
     quantity::Amount,
     quota_refusal::{self, QuotaAmounts},
 };
-use k8s_openapi::{
-    api::events::v1::Event,
-    apimachinery::pkg::apis::meta::v1::{MicroTime, Time},
-    jiff::Timestamp,
-};
-use kube::{Api, Client, Resource, api::ObjectMeta, runtime::watcher};
-use serde::Deserialize;
+use k8s_openapi::jiff::Timestamp;
+use kube::{Api, Client, runtime::watcher};
 use tokio::sync::watch;
 
 use crate::object_name::ObjectName;
@@ -66,53 +62,16 @@ pub struct ControllerRef {
     pub name: ObjectName,
 }
 
-/// The fields of an event that are read.
-#[derive(Resource, Deserialize, Clone, Debug, Default)]
-#[resource(inherit = Event)]
-#[serde(rename_all = "camelCase")]
-struct SlimEvent {
-    #[serde(deserialize_with = "gputenancy_crds::metadata::read")]
-    metadata: ObjectMeta,
-    #[serde(default)]
-    regarding: Regarding,
-    #[serde(default)]
-    note: String,
-    #[serde(default, deserialize_with = "gputenancy_crds::metadata::time")]
-    event_time: Option<MicroTime>,
-    #[serde(default, deserialize_with = "gputenancy_crds::metadata::time")]
-    deprecated_last_timestamp: Option<Time>,
-    #[serde(default)]
-    series: Option<Series>,
-}
-
-#[derive(Deserialize, Clone, Debug, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct Regarding {
-    api_version: String,
-    kind: String,
-    name: String,
-    uid: String,
-}
-
-#[derive(Deserialize, Clone, Debug)]
-#[serde(rename_all = "camelCase")]
-struct Series {
-    #[serde(default, deserialize_with = "gputenancy_crds::metadata::time")]
-    last_observed_time: Option<MicroTime>,
-}
-
 impl QuotaRefusal {
     /// Reads an event; `None`: it reports no refusal by the operator's quota, or has a field that no controller writes.
     fn read(event: &SlimEvent) -> Option<Self> {
         let amounts = quota_refusal::QuotaRefusal::parse(&event.note)?.requested.text();
-        let Regarding { api_version, kind, name, uid } = &event.regarding;
+        let SlimReference { api_version, kind, name, uid } = &event.regarding;
         let is_uid =
             !uid.is_empty() && uid.len() <= MAX_UID && uid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
         if !is_uid || api_version.len().max(kind.len()) > MAX_TYPE || amounts.len() > MAX_AMOUNTS {
             return None;
         }
-        let repeated = event.series.as_ref().and_then(|s| Some(s.last_observed_time.as_ref()?.0));
-        let last = event.deprecated_last_timestamp.as_ref().map(|t| t.0);
         Some(Self {
             uid: uid.clone(),
             controller: ControllerRef {
@@ -122,7 +81,7 @@ impl QuotaRefusal {
             },
             version: event.metadata.resource_version.as_deref()?.parse().ok()?,
             // a team may write any time into its events, and one to come would never be old
-            at: repeated.max(last).max(event.event_time.as_ref().map(|t| t.0))?.min(Timestamp::now()),
+            at: event.at()?.min(Timestamp::now()),
             event: event.metadata.name.clone()?,
             amounts: amounts.to_owned(),
         })

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use gputenancy_cluster::error::sentence;
 use k8s_openapi::{
     api::coordination::v1::{Lease, LeaseSpec},
     apimachinery::pkg::apis::meta::v1::MicroTime,
@@ -14,6 +13,8 @@ use kube::{
 };
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+use crate::error::sentence;
 
 /// Why a replica is not, or no longer, the leader.
 #[derive(Debug, thiserror::Error)]
