@@ -12,6 +12,7 @@ pub mod events;
 pub mod kubeconfig;
 pub mod lease;
 pub mod rights;
+#[cfg(feature = "service")]
 pub mod service;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

@@ -1,6 +1,6 @@
 //! The shape of the workspace.
 
-use std::{fs, path::Path};
+use std::{collections::BTreeSet, fs, path::Path};
 
 use structure::{cycles::cycles, source, workspace};
 
@@ -52,6 +52,17 @@ fn programs_that_plan_nothing_do_not_link_the_planner() {
         let found: Vec<_> = dependencies.iter().filter(|d| planner.contains(&d.as_str())).collect();
         assert!(found.is_empty(), "{package} depends on {found:?}");
     }
+}
+
+#[test]
+fn cli_does_not_link_what_daemons_serve_with() {
+    let served = |package: &str| {
+        let dependencies = workspace::dependencies(package).unwrap();
+        let serving = ["axum", "prometheus-client", "tracing-subscriber"];
+        dependencies.into_iter().filter(|d| serving.contains(&d.as_str())).collect::<BTreeSet<_>>()
+    };
+    assert_eq!(served("kubectl-gpu"), BTreeSet::new());
+    assert_eq!(served("gputenancy-operator").len(), 3, "the names are those of dependencies");
 }
 
 fn cycles_of(files: &[(&str, &str)]) -> Vec<String> {
