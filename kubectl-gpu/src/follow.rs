@@ -7,7 +7,10 @@ use std::{
 };
 
 use futures::{StreamExt as _, stream::BoxStream};
-use gputenancy_cluster::error::sentence;
+use gputenancy_cluster::{
+    error::sentence,
+    watch::{LONGEST_DELAY, events},
+};
 use gputenancy_crds::{GpuNode, GpuPool, GpuTenant};
 use k8s_openapi::jiff::Timestamp;
 use kube::{
@@ -102,7 +105,7 @@ where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Send + Sync + 'static,
 {
     let (store, writer) = reflector::store();
-    let events = watcher(Api::<K>::all(client.clone()), watcher::Config::default()).default_backoff().reflect(writer);
+    let events = events(Api::<K>::all(client.clone()), watcher::Config::default(), LONGEST_DELAY).reflect(writer);
     let events = events.map(|event| event.map(|e| matches!(e, watcher::Event::InitDone)));
     (store, events.boxed())
 }
