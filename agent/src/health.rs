@@ -1,6 +1,9 @@
 //! Liveness and readiness of the agent.
 
-use std::time::{Duration, Instant};
+use std::{
+    fmt::Display,
+    time::{Duration, Instant},
+};
 
 use gputenancy_cluster::service::endpoints::Probes;
 use prometheus_client::registry::Registry;
@@ -24,12 +27,12 @@ pub struct Health {
 }
 
 impl Probes for Health {
-    fn alive(&self) -> Result<(), String> {
+    fn alive(&self) -> Result<(), impl Display> {
         let age = self.heartbeat.borrow().elapsed();
         if age < STUCK { Ok(()) } else { Err(format!("no reconcile for {} s", age.as_secs())) }
     }
 
-    fn ready(&self) -> Result<(), String> {
+    fn ready(&self) -> Result<(), impl Display> {
         if let Some(lacks) = self.lacks.borrow().clone() {
             return Err(lacks);
         }

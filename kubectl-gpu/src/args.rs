@@ -3,7 +3,7 @@
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
-use gputenancy_crds::DurationText;
+use gputenancy_crds::{DurationText, duration::DurationError};
 
 /// Previews, follows and checks changes of GPU profiles, pools and tenants.
 ///
@@ -46,10 +46,19 @@ impl Default for ClusterArgs {
     }
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
-    match DurationText::parse(text).and_then(|text| text.get()) {
-        Ok(Duration::ZERO) => Err("a request needs time: write 1s or more".to_owned()),
-        read => read.map_err(|error| error.to_string()),
+/// Why a time limit cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum TimeoutError {
+    #[error("a request needs time: write 1s or more")]
+    Zero,
+    #[error(transparent)]
+    Duration(#[from] DurationError),
+}
+
+fn duration(text: &str) -> Result<Duration, TimeoutError> {
+    match DurationText::parse(text)?.get()? {
+        Duration::ZERO => Err(TimeoutError::Zero),
+        limit => Ok(limit),
     }
 }
 

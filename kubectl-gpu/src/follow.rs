@@ -1,7 +1,6 @@
 //! Watches changes and prints them: a line for each update, or one refreshed table on a terminal.
 
 use std::{
-    error::Error,
     io::{self, IsTerminal as _, Write as _},
     time::Duration,
 };
@@ -26,9 +25,10 @@ use serde::de::DeserializeOwned;
 use crate::{
     args::{ChangesArgs, ClusterArgs, Output},
     changes::{ChangeList, Objects, changes},
-    cluster, output,
+    cluster::{self, ClusterError},
+    output::{self, OutputError},
     progress::Progress,
-    render,
+    render::{self, RenderError},
 };
 
 /// Debounce of events.
@@ -40,8 +40,33 @@ const CALM: Duration = Duration::from_secs(3);
 /// Changes in a table on a terminal, so that it fits the height.
 const MAX_SHOWN: usize = 8;
 
+/// Why changes cannot be followed.
+#[derive(Debug, thiserror::Error)]
+pub enum FollowError {
+    /// The cluster is not configured.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// A first list failed.
+    #[error("watching: {}", sentence(.0))]
+    Watch(#[from] watcher::Error),
+    /// The API server does not answer.
+    #[error("watching: no answer from the API server at {server}: nothing within {seconds} s")]
+    Timeout {
+        /// Its address.
+        server: String,
+        /// The time limit.
+        seconds: u64,
+    },
+    /// The list cannot be written as a document.
+    #[error(transparent)]
+    Render(#[from] RenderError),
+    /// Standard output cannot be written.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+}
+
 /// Follows changes until none is in progress; returns the last list.
-pub async fn follow(cluster: &ClusterArgs, args: &ChangesArgs) -> Result<ChangeList, Box<dyn Error>> {
+pub async fn follow(cluster: &ClusterArgs, args: &ChangesArgs) -> Result<ChangeList, FollowError> {
     let (client, server) = &cluster::watching(cluster).await?;
     let limit = cluster.request_timeout;
     let (nodes, on_nodes) = watch::<GpuNode>(client);
@@ -52,13 +77,11 @@ pub async fn follow(cluster: &ClusterArgs, args: &ChangesArgs) -> Result<ChangeL
     let filled = async {
         let mut lists = 0;
         while lists < 3 {
-            let event = events.next().await.transpose().map_err(|error| format!("watching: {}", sentence(&error)))?;
-            lists += usize::from(event.unwrap_or_default());
+            lists += usize::from(events.next().await.transpose()?.unwrap_or_default());
         }
-        Ok::<(), String>(())
+        Ok::<(), FollowError>(())
     };
-    let silent =
-        |_| format!("watching: no answer from the API server at {server}: nothing within {} s", limit.as_secs());
+    let silent = |_| FollowError::Timeout { server: server.clone(), seconds: limit.as_secs() };
     tokio::time::timeout(limit, filled).await.map_err(silent)??;
     if args.once || args.output != Output::Table {
         let list = changes(&read(), Timestamp::now());

@@ -9,22 +9,80 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 
+/// Why there is no kubeconfig.
+#[derive(Debug, thiserror::Error)]
+pub enum KubeconfigError {
+    /// No tenant has this name.
+    #[error("there is no GpuTenant {0}: kubectl get gputenants lists them")]
+    NoTenant(String),
+    /// The user may not read the tenant.
+    #[error("you may not read GpuTenant {0}: those in its spec.owners and spec.viewers may")]
+    Forbidden(String),
+    /// The tenant cannot be read.
+    #[error("reading GpuTenant {tenant}: {}", sentence(&**source))]
+    Tenant {
+        /// Its name.
+        tenant: String,
+        /// The error.
+        source: Box<kube::Error>,
+    },
+    /// The tenant has namespaces only.
+    #[error(
+        "GpuTenant {tenant} has no virtual cluster (spec.virtualCluster is not set). Its namespaces are on this cluster: {}. \
+         Use your own kubeconfig: kubectl -n {} get pods",
+        .namespaces.join(", "), .namespaces.first().map_or("NAMESPACE", String::as_str)
+    )]
+    NoVirtualCluster {
+        /// The tenant.
+        tenant: String,
+        /// Its namespaces.
+        namespaces: Vec<String>,
+    },
+    /// The virtual cluster has not come so far.
+    #[error("the virtual cluster of GpuTenant {tenant} has no kubeconfig yet: {reason}")]
+    NotReady {
+        /// The tenant.
+        tenant: String,
+        /// Its condition.
+        reason: String,
+    },
+    /// The Secret cannot be read.
+    #[error(
+        "Secret {secret} cannot be read: {}; owners of GpuTenant {tenant} may read it, viewers may not", sentence(&**source)
+    )]
+    Secret {
+        /// Namespace and name.
+        secret: String,
+        /// The tenant.
+        tenant: String,
+        /// The error.
+        source: Box<kube::Error>,
+    },
+    /// The Secret has no kubeconfig of this product.
+    #[error("Secret {secret} has no token: see KubeconfigReady in kubectl describe gputenant {tenant}")]
+    NoToken {
+        /// Namespace and name.
+        secret: String,
+        /// The tenant.
+        tenant: String,
+    },
+    /// The kubeconfig cannot be written as YAML.
+    #[error("writing YAML: {0}")]
+    Yaml(#[from] serde_saphyr::SerializeError),
+}
+
 /// Reads the Secret and makes the kubeconfig.
-pub async fn read(client: &Client, tenant: &str) -> Result<String, String> {
+pub async fn read(client: &Client, tenant: &str) -> Result<String, KubeconfigError> {
     let place = Place::of(&find(client, tenant).await?)?;
     credentials(client, &place).await?.kubeconfig(&place.tenant, &place.server, None)
 }
 
 /// The tenant.
-pub(crate) async fn find(client: &Client, name: &str) -> Result<GpuTenant, String> {
+pub(crate) async fn find(client: &Client, name: &str) -> Result<GpuTenant, KubeconfigError> {
     Api::<GpuTenant>::all(client.clone()).get(name).await.map_err(|error| match error {
-        kube::Error::Api(status) if status.is_not_found() => {
-            format!("there is no GpuTenant {name}: kubectl get gputenants lists them")
-        }
-        kube::Error::Api(status) if status.is_forbidden() => {
-            format!("you may not read GpuTenant {name}: those in its spec.owners and spec.viewers may")
-        }
-        error => format!("reading GpuTenant {name}: {}", sentence(&error)),
+        kube::Error::Api(status) if status.is_not_found() => KubeconfigError::NoTenant(name.to_owned()),
+        kube::Error::Api(status) if status.is_forbidden() => KubeconfigError::Forbidden(name.to_owned()),
+        error => KubeconfigError::Tenant { tenant: name.to_owned(), source: Box::new(error) },
     })
 }
 
@@ -42,22 +100,17 @@ pub(crate) struct Place {
 
 impl Place {
     /// Of a tenant whose virtual cluster has a kubeconfig; or why there is none.
-    pub fn of(tenant: &GpuTenant) -> Result<Self, String> {
+    pub fn of(tenant: &GpuTenant) -> Result<Self, KubeconfigError> {
         let name = tenant.name_any();
         if tenant.spec.virtual_cluster.is_none() {
-            let namespaces: Vec<&str> = tenant.spec.namespaces.iter().map(|n| n.name.as_str()).collect();
-            let (names, first) = (namespaces.join(", "), namespaces.first().copied().unwrap_or("NAMESPACE"));
-            return Err(format!(
-                "GpuTenant {name} has no virtual cluster (spec.virtualCluster is not set). Its namespaces are on this cluster: {names}. \
-                 Use your own kubeconfig: kubectl -n {first} get pods"
-            ));
+            let namespaces = tenant.spec.namespaces.iter().map(|n| n.name.clone()).collect();
+            return Err(KubeconfigError::NoVirtualCluster { tenant: name, namespaces });
         }
         let status = tenant.status.as_ref().and_then(|s| s.virtual_cluster.clone()).unwrap_or_default();
-        let why = reason(&name, &status, READY);
-        let missing = || format!("the virtual cluster of GpuTenant {name} has no kubeconfig yet: {why}");
+        let reason = reason(&name, &status, READY);
         match (status.namespace, status.kubeconfig_secret, status.server) {
             (Some(namespace), Some(secret), Some(server)) => Ok(Self { tenant: name, namespace, secret, server }),
-            _ => Err(missing()),
+            _ => Err(KubeconfigError::NotReady { tenant: name, reason }),
         }
     }
 }
@@ -77,20 +130,16 @@ pub(crate) struct Credentials {
 }
 
 /// Reads the Secret.
-pub(crate) async fn credentials(client: &Client, place: &Place) -> Result<Credentials, String> {
+pub(crate) async fn credentials(client: &Client, place: &Place) -> Result<Credentials, KubeconfigError> {
     let Place { tenant, namespace, secret: name, .. } = place;
-    let secret = Api::<Secret>::namespaced(client.clone(), namespace).get(name).await;
-    let secret = secret.map_err(|error| {
-        format!(
-            "Secret {namespace}/{name} cannot be read: {}; owners of GpuTenant {tenant} may read it, viewers may not",
-            sentence(&error)
-        )
-    })?;
-    let config = secret.data.and_then(|mut d| d.remove("config")).map(|c| c.0).unwrap_or_default();
+    let (tenant, secret) = (tenant.clone(), format!("{namespace}/{name}"));
+    let found = match Api::<Secret>::namespaced(client.clone(), namespace).get(name).await {
+        Ok(found) => found,
+        Err(error) => return Err(KubeconfigError::Secret { secret, tenant, source: Box::new(error) }),
+    };
+    let config = found.data.and_then(|mut d| d.remove("config")).map(|c| c.0).unwrap_or_default();
     let parsed: Value = serde_saphyr::from_str(&String::from_utf8_lossy(&config)).unwrap_or_default();
-    Credentials::of(&parsed).ok_or_else(|| {
-        format!("Secret {namespace}/{name} has no token: see KubeconfigReady in kubectl describe gputenant {tenant}")
-    })
+    Credentials::of(&parsed).ok_or(KubeconfigError::NoToken { secret, tenant })
 }
 
 impl Credentials {
@@ -106,7 +155,7 @@ impl Credentials {
     }
 
     /// A kubeconfig with these credentials for a server; `certified`: the name in the server's certificate, where the address has another one.
-    pub fn kubeconfig(&self, name: &str, server: &str, certified: Option<&str>) -> Result<String, String> {
+    pub fn kubeconfig(&self, name: &str, server: &str, certified: Option<&str>) -> Result<String, KubeconfigError> {
         let mut cluster = json!({"server": server, "certificate-authority-data": self.authority});
         if let (Some(certified), Some(fields)) = (certified, cluster.as_object_mut()) {
             fields.insert("tls-server-name".into(), certified.into());
@@ -119,7 +168,7 @@ impl Credentials {
             "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
             "current-context": name,
         });
-        serde_saphyr::to_string(&config).map_err(|error| format!("writing YAML: {error}"))
+        Ok(serde_saphyr::to_string(&config)?)
     }
 }
 
@@ -139,18 +188,18 @@ mod tests {
     #[test]
     fn missing_kubeconfig_says_why() {
         let spec = json!({"namespaces": [{"name": "a"}], "virtualCluster": {"version": "0.36.1"}});
-        let error = Place::of(&tenant(&spec, &json!({}))).unwrap_err();
+        let error = Place::of(&tenant(&spec, &json!({}))).unwrap_err().to_string();
         assert!(error.ends_with("has no kubeconfig yet: see kubectl describe gputenant team-a"), "{error}");
         let condition = json!({"type": "Ready", "status": "False", "reason": "ControlPlaneStarting", "message": "it has no pod",
             "lastTransitionTime": "2026-01-01T00:00:00Z"});
-        let error = Place::of(&tenant(&spec, &json!({"conditions": [condition]}))).unwrap_err();
+        let error = Place::of(&tenant(&spec, &json!({"conditions": [condition]}))).unwrap_err().to_string();
         assert!(error.ends_with("has no kubeconfig yet: it has no pod (ControlPlaneStarting)"), "{error}");
     }
 
     #[test]
     fn tenant_without_a_virtual_cluster_names_its_namespaces() {
         let plain = tenant(&json!({"namespaces": [{"name": "a-dev"}, {"name": "a-prod"}]}), &json!({}));
-        let error = Place::of(&plain).unwrap_err();
+        let error = Place::of(&plain).unwrap_err().to_string();
         assert!(
             error.contains("are on this cluster: a-dev, a-prod. Use your own kubeconfig: kubectl -n a-dev"),
             "{error}"

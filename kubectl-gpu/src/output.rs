@@ -10,17 +10,22 @@ use anstyle::{AnsiColor, Style};
 /// Style of the prefix of an error.
 const RED: Style = AnsiColor::Red.on_default().bold();
 
+/// Standard output cannot be written.
+#[derive(Debug, thiserror::Error)]
+#[error("writing to standard output: {}", cause(.0))]
+pub struct OutputError(#[from] io::Error);
+
 /// Writes a text to standard output. A reader that has gone, such as `head`, is no error.
-pub fn print(text: impl Display) -> Result<(), String> {
+pub fn print(text: impl Display) -> Result<(), OutputError> {
     let mut out = anstream::stdout().lock();
     written(write!(out, "{text}").and_then(|()| out.flush()))
 }
 
 /// The result of writing to standard output.
-pub fn written(result: io::Result<()>) -> Result<(), String> {
+pub fn written(result: io::Result<()>) -> Result<(), OutputError> {
     match result {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        written => written.map_err(|error| format!("writing to standard output: {}", cause(&error))),
+        written => Ok(written?),
     }
 }
 

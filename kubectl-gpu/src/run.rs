@@ -1,21 +1,25 @@
 //! Runs the subcommands and chooses the exit code.
 
-use std::{error::Error, ffi::OsStr, fs, path::PathBuf, process};
+use std::{ffi::OsStr, fs, io, path::PathBuf, process};
 
 use crate::{
     args::{
         Args, CatalogArgs, CatalogOutput, ChangesArgs, ClusterArgs, Command, LintArgs, Output, PlanArgs, SnapshotArgs,
         StatusArgs, TenantArgs,
     },
-    catalog, cluster, connect, follow,
-    input::{self, Reading, Text},
-    kubeconfig,
+    catalog::{self, UnknownProfile},
+    cluster::{self, ClusterError},
+    connect::{self, ConnectError},
+    follow::{self, FollowError},
+    input::{self, InputError, Reading, Text},
+    kubeconfig::{self, KubeconfigError},
     lint::{self, Options, Policies},
-    output,
-    preview::{self, PlanPreview},
-    render, snapshot,
-    status::{self, Filter},
-    tenant,
+    output::{self, OutputError},
+    preview::{self, PlanPreview, ProposeError},
+    render::{self, RenderError},
+    snapshot,
+    status::{self, Filter, FilterError},
+    tenant::{self, GatherError},
     world::World,
 };
 
@@ -24,8 +28,71 @@ pub const ERROR: u8 = 1;
 /// Exit code of a failed change with `--exit-code`.
 const FAILED: u8 = 4;
 
+/// Why a command fails.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The cluster cannot be read.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// Manifests cannot be read.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// Manifests and flags of `plan` do not fit.
+    #[error(transparent)]
+    Propose(#[from] ProposeError),
+    /// Changes cannot be followed.
+    #[error(transparent)]
+    Follow(#[from] FollowError),
+    /// No node is selected.
+    #[error(transparent)]
+    Filter(#[from] FilterError),
+    /// The catalog has no such profile.
+    #[error(transparent)]
+    Catalog(#[from] UnknownProfile),
+    /// The tenant cannot be read.
+    #[error(transparent)]
+    Tenant(#[from] GatherError),
+    /// There is no kubeconfig.
+    #[error(transparent)]
+    Kubeconfig(#[from] KubeconfigError),
+    /// A virtual cluster cannot be reached.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// A result cannot be written as a document.
+    #[error(transparent)]
+    Render(#[from] RenderError),
+    /// Standard output cannot be written.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    /// A snapshot cannot be written as YAML.
+    #[error("writing YAML: {0}")]
+    Snapshot(#[from] serde_saphyr::SerializeError),
+    /// The file of a snapshot cannot be written.
+    #[error("writing {}: {source}", .file.display())]
+    SnapshotFile {
+        /// The file.
+        file: PathBuf,
+        /// The error.
+        source: io::Error,
+    },
+    /// There is nothing to check against.
+    #[error("no ValidatingAdmissionPolicy in {0}: give what `helm template` prints for the chart")]
+    NoPolicies(String),
+    /// helm cannot be run.
+    #[error("running helm: {0}: install it, or give its output with --policies")]
+    Helm(#[source] io::Error),
+    /// helm cannot render the chart.
+    #[error("helm template {chart}: {}", .output.trim())]
+    Template {
+        /// The chart.
+        chart: String,
+        /// Standard error of helm.
+        output: String,
+    },
+}
+
 /// Runs a command; returns the exit code.
-pub async fn run(args: Args) -> Result<u8, Box<dyn Error>> {
+pub async fn run(args: Args) -> Result<u8, RunError> {
     let Args { command, cluster } = args;
     match command {
         Command::Plan(args) => Box::pin(plan(&args, &cluster)).await,
@@ -43,7 +110,7 @@ pub async fn run(args: Args) -> Result<u8, Box<dyn Error>> {
     }
 }
 
-async fn plan(args: &PlanArgs, cluster: &ClusterArgs) -> Result<u8, Box<dyn Error>> {
+async fn plan(args: &PlanArgs, cluster: &ClusterArgs) -> Result<u8, RunError> {
     // bad manifests are reported before a cluster is read
     let manifests = read(&args.files)?;
     let (before, not_visible) = if args.snapshot.is_empty() {
@@ -58,29 +125,29 @@ async fn plan(args: &PlanArgs, cluster: &ClusterArgs) -> Result<u8, Box<dyn Erro
 }
 
 /// The preview for a cluster, these manifests and flags. Pure.
-pub fn preview(before: &World, manifests: Reading, args: &PlanArgs) -> Result<PlanPreview, String> {
+pub fn preview(before: &World, manifests: Reading, args: &PlanArgs) -> Result<PlanPreview, ProposeError> {
     let proposal = preview::propose(before, manifests, &args.delete, args.prune)?;
     Ok(preview::preview(before, &proposal, args.ignore_known))
 }
 
-fn read(paths: &[PathBuf]) -> Result<Reading, Box<dyn Error>> {
-    input::documents(&input::read(paths)?)
+fn read(paths: &[PathBuf]) -> Result<Reading, RunError> {
+    Ok(input::documents(&input::read(paths)?)?)
 }
 
-async fn write_snapshot(args: &SnapshotArgs, cluster: &ClusterArgs) -> Result<u8, Box<dyn Error>> {
+async fn write_snapshot(args: &SnapshotArgs, cluster: &ClusterArgs) -> Result<u8, RunError> {
     let (world, not_visible) = Box::pin(cluster::read(&cluster::client(cluster).await?)).await?;
     for what in not_visible {
         output::note(format_args!("warning: {what}"));
     }
-    let text = snapshot::to_yaml(&world).map_err(|e| format!("writing YAML: {e}"))?;
+    let text = snapshot::to_yaml(&world)?;
     match &args.file {
-        Some(file) => fs::write(file, text).map_err(|e| format!("writing {}: {e}", file.display()))?,
+        Some(file) => fs::write(file, text).map_err(|source| RunError::SnapshotFile { file: file.clone(), source })?,
         None => output::print(text)?,
     }
     Ok(0)
 }
 
-async fn follow(args: &ChangesArgs, cluster: &ClusterArgs) -> Result<u8, Box<dyn Error>> {
+async fn follow(args: &ChangesArgs, cluster: &ClusterArgs) -> Result<u8, RunError> {
     let last = follow::follow(cluster, args).await?;
     Ok(match (last.failed(), args.exit_code) {
         (false, _) => 0,
@@ -89,7 +156,7 @@ async fn follow(args: &ChangesArgs, cluster: &ClusterArgs) -> Result<u8, Box<dyn
     })
 }
 
-async fn print_status(args: &StatusArgs, cluster: &ClusterArgs) -> Result<u8, Box<dyn Error>> {
+async fn print_status(args: &StatusArgs, cluster: &ClusterArgs) -> Result<u8, RunError> {
     let (world, not_visible) = if args.snapshot.is_empty() {
         cluster::read_fleet(&cluster::client(cluster).await?).await?
     } else {
@@ -101,7 +168,7 @@ async fn print_status(args: &StatusArgs, cluster: &ClusterArgs) -> Result<u8, Bo
     Ok(0)
 }
 
-async fn print_catalog(args: &CatalogArgs, cluster: &ClusterArgs) -> Result<u8, Box<dyn Error>> {
+async fn print_catalog(args: &CatalogArgs, cluster: &ClusterArgs) -> Result<u8, RunError> {
     let (world, not_visible) = if args.snapshot.is_empty() {
         cluster::read_catalog(&cluster::client(cluster).await?).await?
     } else {
@@ -121,14 +188,14 @@ async fn print_catalog(args: &CatalogArgs, cluster: &ClusterArgs) -> Result<u8, 
     Ok(0)
 }
 
-async fn print_tenant(args: &TenantArgs, cluster: &ClusterArgs) -> Result<u8, Box<dyn Error>> {
+async fn print_tenant(args: &TenantArgs, cluster: &ClusterArgs) -> Result<u8, RunError> {
     let client = cluster::client(cluster).await?;
     let report = tenant::report(&tenant::gather(&client, &args.name, &args.namespaces).await?);
     output::print(render::document(&report, args.output, || render::tenant(&report))?)?;
     Ok(0)
 }
 
-fn check_manifests(args: &LintArgs) -> Result<u8, Box<dyn Error>> {
+fn check_manifests(args: &LintArgs) -> Result<u8, RunError> {
     let LintArgs { files, namespace, output, policies: _, chart: _, values: _ } = args;
     let options = Options { namespace: namespace.as_deref(), policies: &policies(args)? };
     let report = lint::lint(&input::read(files)?, options);
@@ -137,7 +204,7 @@ fn check_manifests(args: &LintArgs) -> Result<u8, Box<dyn Error>> {
 }
 
 /// The admission policies to check against: of files, of a chart, or the chart's defaults.
-fn policies(args: &LintArgs) -> Result<Policies, Box<dyn Error>> {
+fn policies(args: &LintArgs) -> Result<Policies, RunError> {
     let (source, texts) = match &args.chart {
         Some(chart) => (chart.clone(), vec![Text { name: chart.clone(), text: rendered(chart, &args.values)? }]),
         None if args.policies.is_empty() => {
@@ -151,24 +218,20 @@ fn policies(args: &LintArgs) -> Result<Policies, Box<dyn Error>> {
     };
     let policies = Policies::read(&texts)?;
     if policies.is_empty() {
-        return Err(format!(
-            "no ValidatingAdmissionPolicy in {source}: give what `helm template` prints for the chart"
-        )
-        .into());
+        return Err(RunError::NoPolicies(source));
     }
     Ok(policies)
 }
 
 /// What `helm template` prints for a chart with these values files.
-fn rendered(chart: &str, values: &[PathBuf]) -> Result<String, String> {
-    let failed = |why: &str| format!("helm template {chart}: {}", why.trim());
+fn rendered(chart: &str, values: &[PathBuf]) -> Result<String, RunError> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let mut helm = process::Command::new("helm");
     helm.args(["template", "gputenancy", chart, "--namespace", "gputenancy-system"]);
     helm.args(values.iter().flat_map(|file| [OsStr::new("--values"), file.as_os_str()]));
-    let output =
-        helm.output().map_err(|e| format!("running helm: {e}: install it, or give its output with --policies"))?;
+    let output = helm.output().map_err(RunError::Helm)?;
     if !output.status.success() {
-        return Err(failed(&String::from_utf8_lossy(&output.stderr)));
+        return Err(RunError::Template { chart: chart.to_owned(), output: text(&output.stderr) });
     }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    Ok(text(&output.stdout))
 }

@@ -165,7 +165,7 @@ fn catalog_of_one_profile_shows_only_this() {
     let world = world(SHARING);
     let one = catalog(&world, &["mig-1g".into()], Vec::new()).unwrap();
     assert_eq!(one.entries.iter().map(|e| e.profile.as_str()).collect::<Vec<_>>(), ["mig-1g"]);
-    let unknown = catalog(&world, &["mig-9g".into()], Vec::new()).unwrap_err();
+    let unknown = catalog(&world, &["mig-9g".into()], Vec::new()).unwrap_err().to_string();
     assert!(unknown.contains("mig-9g") && unknown.contains("kubectl get gpuprofiles"), "{unknown}");
 }
 

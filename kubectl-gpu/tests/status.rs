@@ -236,8 +236,8 @@ fn status_by_pool_and_node_shows_these_only() {
     assert_eq!(nodes(Some("research"), None), Ok(("gpu-3".into(), 1)));
     assert_eq!(nodes(None, Some("gpu-4")), Ok(("gpu-4".into(), 0)));
     assert_eq!(nodes(Some("research"), Some("gpu-1")), Ok((String::new(), 0)));
-    assert!(nodes(Some("gone"), None).unwrap_err().contains("there is no GpuPool"));
-    assert!(nodes(None, Some("gone")).unwrap_err().contains("kubectl get gpunodes"));
+    assert!(nodes(Some("gone"), None).unwrap_err().to_string().contains("there is no GpuPool"));
+    assert!(nodes(None, Some("gone")).unwrap_err().to_string().contains("kubectl get gpunodes"));
 }
 
 #[test]

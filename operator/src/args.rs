@@ -60,10 +60,15 @@ pub struct RunArgs {
     pub log: LogArgs,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+/// A duration of the lease that is too short for renewals, or keeps another replica waiting for too long.
+#[derive(Debug, thiserror::Error)]
+#[error("write whole seconds between 3 and 3600")]
+struct LeaseDurationError;
+
+fn seconds(text: &str) -> Result<Duration, LeaseDurationError> {
     match text.parse() {
         Ok(n @ 3..=3600) => Ok(Duration::from_secs(n)),
-        _ => Err("write whole seconds between 3 and 3600".into()),
+        _ => Err(LeaseDurationError),
     }
 }
 

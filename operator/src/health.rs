@@ -1,6 +1,6 @@
 //! Liveness and readiness of the operator.
 
-use std::sync::Arc;
+use std::{fmt::Display, sync::Arc};
 
 use gputenancy_cluster::service::endpoints::Probes;
 use prometheus_client::registry::Registry;
@@ -32,9 +32,9 @@ impl Readiness {
         self.rights.send_replace(rights);
     }
 
-    fn check(&self) -> Result<(), String> {
-        let missing = self.rights.borrow().clone().or_else(|| self.list.borrow().clone());
-        missing.map_or(Ok(()), Err)
+    /// The right or the list that is missing.
+    fn missing(&self) -> Option<String> {
+        self.rights.borrow().clone().or_else(|| self.list.borrow().clone())
     }
 }
 
@@ -47,8 +47,8 @@ pub struct Health {
 }
 
 impl Probes for Health {
-    fn ready(&self) -> Result<(), String> {
-        self.readiness.check()
+    fn ready(&self) -> Result<(), impl Display> {
+        self.readiness.missing().map_or(Ok(()), Err)
     }
 
     fn registry(&self) -> &Registry {
@@ -64,12 +64,12 @@ mod tests {
     fn readiness_names_the_missing_list_or_right() {
         let readiness = Readiness::default();
         readiness.waits_for("gputenants");
-        assert_eq!(readiness.check(), Err("waiting for the first list of gputenants".into()));
+        assert_eq!(readiness.missing().as_deref(), Some("waiting for the first list of gputenants"));
         readiness.is_ready();
-        assert_eq!(readiness.check(), Ok(()));
+        assert_eq!(readiness.missing(), None);
         readiness.lacks(Some("may not watch nodes".into()));
-        assert_eq!(readiness.check(), Err("may not watch nodes".into()));
+        assert_eq!(readiness.missing().as_deref(), Some("may not watch nodes"));
         readiness.lacks(None);
-        assert_eq!(readiness.check(), Ok(()));
+        assert_eq!(readiness.missing(), None);
     }
 }

@@ -1,6 +1,6 @@
 //! The wiring: client, watch of the tenants, controller, servers, shutdown.
 
-use std::{sync::Arc, time::Duration};
+use std::{convert::Infallible, fmt::Display, sync::Arc, time::Duration};
 
 use futures::StreamExt as _;
 use gputenancy_cluster::{
@@ -54,8 +54,8 @@ pub enum RunError {
 struct Health(Arc<Metrics>);
 
 impl Probes for Health {
-    fn ready(&self) -> Result<(), String> {
-        Ok(())
+    fn ready(&self) -> Result<(), impl Display> {
+        Ok::<(), Infallible>(())
     }
 
     fn registry(&self) -> &Registry {

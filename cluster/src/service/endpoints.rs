@@ -1,6 +1,12 @@
 //! `/healthz`, `/readyz` and `/metrics`.
 
-use std::{fmt, io, net::SocketAddr, sync::Arc};
+use std::{
+    convert::Infallible,
+    fmt::{self, Display},
+    io,
+    net::SocketAddr,
+    sync::Arc,
+};
 
 use axum::{
     Router,
@@ -18,12 +24,12 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 /// What the endpoints report about a program.
 pub trait Probes: Send + Sync + 'static {
     /// Liveness; the error says why a restart may help.
-    fn alive(&self) -> Result<(), String> {
-        Ok(())
+    fn alive(&self) -> Result<(), impl Display> {
+        Ok::<(), Infallible>(())
     }
 
     /// Readiness; the error says what is missing.
-    fn ready(&self) -> Result<(), String>;
+    fn ready(&self) -> Result<(), impl Display>;
 
     /// The metrics.
     fn registry(&self) -> &Registry;
@@ -59,7 +65,7 @@ fn router<P: Probes>(probes: P) -> Router {
         .with_state(Arc::new(probes))
 }
 
-fn status(outcome: Result<(), String>) -> (StatusCode, String) {
+fn status(outcome: Result<(), impl Display>) -> (StatusCode, String) {
     match outcome {
         Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
         Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
@@ -85,8 +91,8 @@ mod tests {
     struct Waiting(Registry);
 
     impl Probes for Waiting {
-        fn ready(&self) -> Result<(), String> {
-            Err("waiting for the first list of gputenants".to_owned())
+        fn ready(&self) -> Result<(), impl Display> {
+            Err("waiting for the first list of gputenants")
         }
 
         fn registry(&self) -> &Registry {

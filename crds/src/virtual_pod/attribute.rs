@@ -111,7 +111,7 @@ fn origin<'a>(cluster: &'a str, pod: HostPod<'a>) -> Origin<'a> {
     match pod.label(vcluster::MANAGED_BY) {
         Some(managed_by) if managed_by == cluster => match virtual_identity(cluster, pod) {
             Ok(pod) => Origin::Virtual { cluster, pod },
-            Err(reason) => Origin::Suspicious { reason },
+            Err(error) => Origin::Suspicious { reason: error.to_string() },
         },
         Some(_) => Origin::Suspicious {
             reason: format!("label {} is not {cluster}, the virtual cluster of the tenant", vcluster::MANAGED_BY),
@@ -134,9 +134,22 @@ fn is_name(text: &str) -> bool {
     text.len() <= LONGEST_NAME && text.bytes().all(allowed)
 }
 
-/// The virtual pod that the annotations name, or the failed check. Reasons quote no unchecked annotation, because these have any length.
-fn virtual_identity<'a>(cluster: &str, pod: HostPod<'a>) -> Result<PodIdentity<'a>, String> {
-    let required = |key| pod.annotation(key).ok_or_else(|| format!("annotation {key} is not set"));
+/// A failed check of a pod that claims to be of the syncer. It quotes no unchecked annotation, because these have any length.
+#[derive(Debug, thiserror::Error)]
+enum IdentityError {
+    #[error("annotation {0} is not set")]
+    NotSet(&'static str),
+    #[error("annotation {0} is no name in Kubernetes")]
+    NoName(&'static str),
+    #[error("its annotations name a virtual pod whose host name is {0}")]
+    HostName(String),
+    #[error("{kind} {key} is not {expected}")]
+    Differs { kind: &'static str, key: &'static str, expected: String },
+}
+
+/// The virtual pod that the annotations name.
+fn virtual_identity<'a>(cluster: &str, pod: HostPod<'a>) -> Result<PodIdentity<'a>, IdentityError> {
+    let required = |key| pod.annotation(key).ok_or(IdentityError::NotSet(key));
     let name = required(vcluster::OBJECT_NAME)?;
     let namespace = required(vcluster::OBJECT_NAMESPACE)?;
     let uid = required(vcluster::OBJECT_UID)?;
@@ -145,12 +158,12 @@ fn virtual_identity<'a>(cluster: &str, pod: HostPod<'a>) -> Result<PodIdentity<'
         [(vcluster::OBJECT_NAME, name), (vcluster::OBJECT_NAMESPACE, namespace), (vcluster::OBJECT_UID, uid)]
     {
         if !is_name(value) {
-            return Err(format!("annotation {key} is no name in Kubernetes"));
+            return Err(IdentityError::NoName(key));
         }
     }
     let expected = host_name(name, namespace, cluster);
     if expected != pod.name {
-        return Err(format!("its annotations name a virtual pod whose host name is {expected}"));
+        return Err(IdentityError::HostName(expected));
     }
     // older releases do not set them: vCluster compares them only where they are set
     for (kind, key, found, expected) in [
@@ -160,7 +173,7 @@ fn virtual_identity<'a>(cluster: &str, pod: HostPod<'a>) -> Result<PodIdentity<'
         ("label", vcluster::VIRTUAL_NAMESPACE, pod.label(vcluster::VIRTUAL_NAMESPACE), namespace),
     ] {
         if found.is_some_and(|found| found != expected) {
-            return Err(format!("{kind} {key} is not {expected}"));
+            return Err(IdentityError::Differs { kind, key, expected: expected.to_owned() });
         }
     }
     Ok(PodIdentity { namespace, name, uid })

@@ -3,6 +3,7 @@
 
 mod crates;
 mod docs;
+mod errors;
 mod files;
 mod folders;
 mod levels;

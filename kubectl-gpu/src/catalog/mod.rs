@@ -15,16 +15,21 @@ pub use model::{Catalog, CatalogEntry, PriceOfDevice, TrustLevel};
 
 use crate::world::World;
 
+/// No profile has this name.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no GpuProfile {0}: kubectl get gpuprofiles lists them")]
+pub struct UnknownProfile(String);
+
 /// Entries for these profiles, or for all if none is named; strongest isolation first, then by name. `not_visible`: why the pools are not in
 /// the world, if the user may not read them.
 ///
 /// # Errors
 /// A name that no profile has.
-pub fn catalog(world: &World, names: &[String], not_visible: Vec<String>) -> Result<Catalog, String> {
+pub fn catalog(world: &World, names: &[String], not_visible: Vec<String>) -> Result<Catalog, UnknownProfile> {
     let exists = |p: &&GpuProfile| p.metadata.deletion_timestamp.is_none();
     let known: BTreeSet<String> = world.fleet.profiles.iter().filter(exists).map(ResourceExt::name_any).collect();
     if let Some(unknown) = names.iter().find(|name| !known.contains(*name)) {
-        return Err(format!("there is no GpuProfile {unknown}: kubectl get gpuprofiles lists them"));
+        return Err(UnknownProfile(unknown.clone()));
     }
     let wanted = |p: &&GpuProfile| names.is_empty() || names.contains(&p.name_any());
     let mut profiles: Vec<&GpuProfile> = world.fleet.profiles.iter().filter(exists).filter(wanted).collect();

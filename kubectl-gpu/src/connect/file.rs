@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, OpenOptions},
-    io::{ErrorKind, Write as _},
+    io::{self, ErrorKind, Write as _},
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf, absolute},
 };
@@ -34,31 +34,45 @@ impl Drop for Written {
     }
 }
 
+/// Why the kubeconfig is not written.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// The file cannot be used.
+    #[error("{action} {}: {source}", .path.display())]
+    Io {
+        /// What was done with it.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The error.
+        source: io::Error,
+    },
+    /// The file has another origin.
+    #[error(
+        "{} exists and was not written by kubectl gpu connect: name another file with --kubeconfig-out, or remove it", .0.display()
+    )]
+    Foreign(PathBuf),
+}
+
 /// Writes the kubeconfig. A file of an earlier call, which may have been killed, is replaced.
-pub(super) fn write(path: &Path, tenant: &str, kubeconfig: &str) -> Result<Written, String> {
-    let failed = |what: &str, error: &std::io::Error| format!("{what} {}: {error}", path.display());
+pub(super) fn write(path: &Path, tenant: &str, kubeconfig: &str) -> Result<Written, FileError> {
+    let failed = |action| move |source| FileError::Io { action, path: path.to_owned(), source };
+    let foreign = || FileError::Foreign(path.to_owned());
     match fs::read(path) {
-        Ok(old) if old.starts_with(MARK.as_bytes()) => fs::remove_file(path).map_err(|e| failed("removing", &e))?,
-        Ok(_) => return Err(foreign(path)),
+        Ok(old) if old.starts_with(MARK.as_bytes()) => fs::remove_file(path).map_err(failed("removing"))?,
+        Ok(_) => return Err(foreign()),
         Err(error) if error.kind() == ErrorKind::NotFound => {}
-        Err(error) => return Err(failed("reading", &error)),
+        Err(error) => return Err(failed("reading")(error)),
     }
     let text = format!("{MARK} {tenant}, works while that command runs\n{kubeconfig}");
     // a file that has appeared meanwhile, or a link to nowhere, is not this command's
     let mut file = match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => return Err(foreign(path)),
-        opened => opened.map_err(|e| failed("writing", &e))?,
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => return Err(foreign()),
+        opened => opened.map_err(failed("writing"))?,
     };
-    let written = Written { path: absolute(path).map_err(|e| failed("writing", &e))?, text };
-    file.write_all(written.text.as_bytes()).map_err(|e| failed("writing", &e))?;
+    let written = Written { path: absolute(path).map_err(failed("writing"))?, text };
+    file.write_all(written.text.as_bytes()).map_err(failed("writing"))?;
     Ok(written)
-}
-
-fn foreign(path: &Path) -> String {
-    format!(
-        "{} exists and was not written by kubectl gpu connect: name another file with --kubeconfig-out, or remove it",
-        path.display()
-    )
 }
 
 #[cfg(test)]
@@ -90,13 +104,13 @@ mod tests {
         drop(second);
 
         fs::write(&path, "mine").unwrap();
-        let error = write(&path, "team-a", "x").unwrap_err();
+        let error = write(&path, "team-a", "x").unwrap_err().to_string();
         assert!(error.ends_with("name another file with --kubeconfig-out, or remove it"), "{error}");
         assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
 
         let link = folder.path().join("link");
         symlink(folder.path().join("nowhere"), &link).unwrap();
-        assert!(write(&link, "team-a", "x").unwrap_err().contains("was not written by"));
+        assert!(write(&link, "team-a", "x").unwrap_err().to_string().contains("was not written by"));
         assert!(!folder.path().join("nowhere").exists());
     }
 }

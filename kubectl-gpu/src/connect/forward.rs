@@ -1,6 +1,6 @@
 //! The child process that forwards a port: `kubectl port-forward`.
 
-use std::{convert::Infallible, process::Stdio, time::Duration};
+use std::{convert::Infallible, io, process::Stdio, time::Duration};
 
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncRead, BufReader, Lines},
@@ -17,6 +17,23 @@ const SERVICE_PORT: u16 = 443;
 const START: Duration = Duration::from_secs(30);
 /// Pause before a forwarding that has ended starts again.
 const AGAIN: Duration = Duration::from_secs(1);
+
+/// Why no port is forwarded.
+#[derive(Debug, thiserror::Error)]
+pub enum ForwardError {
+    /// kubectl cannot be run.
+    #[error("running kubectl port-forward: {0}; kubectl must be in PATH")]
+    Start(#[from] io::Error),
+    /// Its output is not connected.
+    #[error("kubectl port-forward has no output")]
+    NoOutput,
+    /// It has ended.
+    #[error("kubectl port-forward: {0}")]
+    Ended(String),
+    /// It runs and forwards nothing.
+    #[error("kubectl port-forward does not listen after {} seconds", START.as_secs())]
+    Timeout,
+}
 
 /// What is forwarded.
 #[derive(Clone, Copy)]
@@ -60,14 +77,13 @@ pub(super) struct Forward {
 
 impl Forward {
     /// Starts it; returns it with the local port once it listens.
-    pub(super) async fn start(mut command: Command) -> Result<(Self, u16), String> {
+    pub(super) async fn start(mut command: Command) -> Result<(Self, u16), ForwardError> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         // Ctrl-C of the terminal is for the user's command, which may go on
         command.process_group(0);
-        let failed = |error: std::io::Error| format!("running kubectl port-forward: {error}; kubectl must be in PATH");
-        let mut child = command.spawn().map_err(failed)?;
+        let mut child = command.spawn()?;
         let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
-            return Err("kubectl port-forward has no output".into());
+            return Err(ForwardError::NoOutput);
         };
         let mut forward =
             Self { child, stdout: BufReader::new(stdout).lines(), errors: tokio::spawn(last_line(stderr)) };
@@ -81,8 +97,8 @@ impl Forward {
         });
         match port.await {
             Ok(Some(port)) => Ok((forward, port)),
-            Ok(None) => Err(format!("kubectl port-forward: {}", forward.ended().await)),
-            Err(_) => Err(format!("kubectl port-forward does not listen after {} seconds", START.as_secs())),
+            Ok(None) => Err(ForwardError::Ended(forward.ended().await)),
+            Err(_) => Err(ForwardError::Timeout),
         }
     }
 
@@ -107,7 +123,7 @@ impl Forward {
                         forward = Some(started);
                         continue;
                     }
-                    Err(error) => error,
+                    Err(error) => error.to_string(),
                 },
             };
             if reason != last {
@@ -180,9 +196,9 @@ mod tests {
     #[tokio::test]
     async fn forwarding_that_does_not_start_has_the_reason_of_kubectl() {
         let refused = "echo first >&2; echo 'error: pod is not running. Current status=Pending' >&2; exit 1";
-        let error = Forward::start(script(refused)).await.err().unwrap();
+        let error = Forward::start(script(refused)).await.err().unwrap().to_string();
         assert_eq!(error, "kubectl port-forward: error: pod is not running. Current status=Pending");
-        let error = Forward::start(Command::new("/no/such/kubectl")).await.err().unwrap();
+        let error = Forward::start(Command::new("/no/such/kubectl")).await.err().unwrap().to_string();
         assert!(error.ends_with("kubectl must be in PATH"), "{error}");
     }
 

@@ -6,7 +6,7 @@ mod file;
 mod forward;
 
 use std::{
-    env, fmt,
+    env, fmt, io,
     os::unix::process::ExitStatusExt as _,
     path::{Path, PathBuf},
     process,
@@ -17,14 +17,14 @@ use kube::ResourceExt as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::{
-    file::Written,
-    forward::{Forward, Target},
+    file::{FileError, Written},
+    forward::{Forward, ForwardError, Target},
 };
 use crate::{
     args::{ClusterArgs, ConnectArgs},
-    cluster,
-    kubeconfig::{self, Place},
-    output,
+    cluster::{self, ClusterError},
+    kubeconfig::{self, KubeconfigError, Place},
+    output::{self, OutputError},
 };
 
 /// Type of the condition of a virtual cluster about its control plane.
@@ -34,9 +34,50 @@ const NO_CODE: u8 = 1;
 /// Added to the number of a signal that ended a command, as shells do.
 const SIGNALLED: i32 = 128;
 
+/// Why a virtual cluster cannot be reached.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The cluster cannot be read.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// There are no credentials.
+    #[error(transparent)]
+    Kubeconfig(#[from] KubeconfigError),
+    /// Its API server does not serve.
+    #[error("the virtual cluster of GpuTenant {tenant} does not serve: {reason}")]
+    NotServing {
+        /// The tenant.
+        tenant: String,
+        /// Its condition.
+        reason: String,
+    },
+    /// No port is forwarded.
+    #[error(transparent)]
+    Forward(#[from] ForwardError),
+    /// The kubeconfig is not written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// Standard output cannot be written.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    /// Signals cannot be caught.
+    #[error("waiting for signals: {0}")]
+    Signals(#[source] io::Error),
+    /// The user's command cannot be run.
+    #[error("{action} {}: {source}", .program.display())]
+    Command {
+        /// What was done with it.
+        action: &'static str,
+        /// The program.
+        program: PathBuf,
+        /// The error.
+        source: io::Error,
+    },
+}
+
 /// Forwards a port until Ctrl-C or the end of the command; returns the exit code.
-pub async fn connect(args: &ConnectArgs, cluster: &ClusterArgs) -> Result<u8, String> {
-    let client = cluster::client(cluster).await.map_err(|error| error.to_string())?;
+pub async fn connect(args: &ConnectArgs, cluster: &ClusterArgs) -> Result<u8, ConnectError> {
+    let client = cluster::client(cluster).await?;
     let tenant = kubeconfig::find(&client, &args.tenant).await?;
     let place = Place::of(&tenant)?;
     serves(&tenant)?;
@@ -67,15 +108,15 @@ pub async fn connect(args: &ConnectArgs, cluster: &ClusterArgs) -> Result<u8, St
     }
 }
 
-/// Why the API server of a virtual cluster does not answer.
-fn serves(tenant: &GpuTenant) -> Result<(), String> {
+/// Checks that the API server of a virtual cluster answers.
+fn serves(tenant: &GpuTenant) -> Result<(), ConnectError> {
     let status = tenant.status.as_ref().and_then(|s| s.virtual_cluster.clone()).unwrap_or_default();
     if condition::is_true(&status.conditions, CONTROL_PLANE) {
         return Ok(());
     }
     let name = tenant.name_any();
-    let why = kubeconfig::reason(&name, &status, CONTROL_PLANE);
-    Err(format!("the virtual cluster of GpuTenant {name} does not serve: {why}"))
+    let reason = kubeconfig::reason(&name, &status, CONTROL_PLANE);
+    Err(ConnectError::NotServing { tenant: name, reason })
 }
 
 /// The kubeconfig to write: as the flag says, in the current folder, or for a command in the folder of temporary files.
@@ -88,16 +129,16 @@ fn path(args: &ConnectArgs, tenant: &str) -> PathBuf {
 }
 
 /// Runs the command of the arguments; returns its exit code.
-async fn command(args: &ConnectArgs, written: &Written, signals: &mut Signals) -> Result<u8, String> {
+async fn command(args: &ConnectArgs, written: &Written, signals: &mut Signals) -> Result<u8, ConnectError> {
     let Some((program, rest)) = args.command.split_first() else { return Ok(0) };
-    let what = Path::new(program).display();
+    let failed = |action| move |source| ConnectError::Command { action, program: PathBuf::from(program), source };
     let mut command = tokio::process::Command::new(program);
     command.args(rest).env("KUBECONFIG", written.path()).kill_on_drop(true);
-    let mut child = command.spawn().map_err(|error| format!("running {what}: {error}"))?;
+    let mut child = command.spawn().map_err(failed("running"))?;
     let Signals { interrupt, terminate, hangup } = signals;
     let ended = loop {
         tokio::select! {
-            ended = child.wait() => break ended.map_err(|error| format!("waiting for {what}: {error}"))?,
+            ended = child.wait() => break ended.map_err(failed("waiting for"))?,
             // a terminal sends it to the command too, which decides
             _ = interrupt.recv() => {}
             _ = terminate.recv() => return Ok(code(SignalKind::terminate())),
@@ -121,8 +162,8 @@ struct Signals {
 }
 
 impl Signals {
-    fn new() -> Result<Self, String> {
-        let of = |kind| signal(kind).map_err(|error| format!("waiting for signals: {error}"));
+    fn new() -> Result<Self, ConnectError> {
+        let of = |kind| signal(kind).map_err(ConnectError::Signals);
         Ok(Self {
             interrupt: of(SignalKind::interrupt())?,
             terminate: of(SignalKind::terminate())?,
@@ -196,12 +237,14 @@ mod tests {
     #[test]
     fn control_plane_that_does_not_serve_is_named_with_its_reason() {
         let paused = tenant(&json!({"conditions": [condition(CONTROL_PLANE, "Unknown", "VirtualClusterPaused")]}));
-        let error = serves(&paused).unwrap_err();
+        let error = serves(&paused).unwrap_err().to_string();
         assert_eq!(error, "the virtual cluster of GpuTenant team-a does not serve: it is so (VirtualClusterPaused)");
         let unready =
             [condition("Ready", "False", "CatalogNotWritten"), condition(CONTROL_PLANE, "True", "ControlPlaneServes")];
-        assert_eq!(serves(&tenant(&json!({"conditions": unready}))), Ok(()), "another step does not keep the team out");
-        assert!(serves(&tenant(&json!({}))).unwrap_err().ends_with("see kubectl describe gputenant team-a"));
+        assert!(serves(&tenant(&json!({"conditions": unready}))).is_ok(), "another step does not keep the team out");
+        assert!(
+            serves(&tenant(&json!({}))).unwrap_err().to_string().ends_with("see kubectl describe gputenant team-a")
+        );
     }
 
     #[test]
@@ -242,9 +285,9 @@ mod tests {
         let written = file::write(&folder.path().join("k"), "team-a", "apiVersion: v1\n").unwrap();
         let script = ["sh", "-c", "grep -q apiVersion \"$KUBECONFIG\" && exit 7"];
         let args = ConnectArgs { command: script.map(OsString::from).into(), ..ConnectArgs::default() };
-        assert_eq!(command(&args, &written, &mut Signals::new().unwrap()).await, Ok(7));
+        assert_eq!(command(&args, &written, &mut Signals::new().unwrap()).await.unwrap(), 7);
         let args = ConnectArgs { command: vec!["/no/such/program".into()], ..ConnectArgs::default() };
-        let error = command(&args, &written, &mut Signals::new().unwrap()).await.unwrap_err();
+        let error = command(&args, &written, &mut Signals::new().unwrap()).await.unwrap_err().to_string();
         assert!(error.starts_with("running /no/such/program: "), "{error}");
     }
 }

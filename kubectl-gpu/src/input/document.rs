@@ -1,7 +1,5 @@
 //! Documents as objects of the kinds that a plan depends on.
 
-use std::error::Error;
-
 use gputenancy_crds::{
     GpuNode, GpuPool, GpuProfile, GpuTenant,
     manifest::USERS_WRITE,
@@ -13,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_path_to_error::Segment;
 
-use super::{Finding, Located, Text, finding::ok_unless, located::token, schema, structure};
+use super::{Finding, Located, Text, error::InputError, located::token, schema, structure};
 use crate::records::{BudgetRecord, PodRecord};
 
 const GROUP: &str = "gputenancy.io";
@@ -100,20 +98,24 @@ pub fn classify(texts: &[Text]) -> Classified {
 }
 
 /// All documents of all files as plain values.
-pub fn values(texts: &[Text]) -> Result<Vec<Value>, Box<dyn Error>> {
+pub fn values(texts: &[Text]) -> Result<Vec<Value>, InputError> {
     let mut classified = Classified::default();
     classified.each(texts, |classified, document| classified.others.push(document));
-    ok_unless(&classified.errors, classified.others.into_iter().map(|d| d.value).collect())
+    classified.checked().map(|read| read.others.into_iter().map(|d| d.value).collect())
 }
 
 /// Reads all documents of all files, lists and snapshots opened up; or every mistake in them.
-pub fn documents(texts: &[Text]) -> Result<Reading, Box<dyn Error>> {
+pub fn documents(texts: &[Text]) -> Result<Reading, InputError> {
     let mut classified = Classified::default();
     classified.each(texts, |classified, document| classified.open(document, Source::Manifest));
-    ok_unless(&classified.errors, classified.reading)
+    classified.checked().map(|read| read.reading)
 }
 
 impl Classified {
+    fn checked(self) -> Result<Self, InputError> {
+        if self.errors.is_empty() { Ok(self) } else { Err(InputError::Mistakes(self.errors)) }
+    }
+
     fn each(&mut self, texts: &[Text], take: impl Fn(&mut Self, Located)) {
         let mut nothing = true;
         for text in texts {

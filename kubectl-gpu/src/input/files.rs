@@ -1,13 +1,11 @@
 //! Manifests as kubectl's `-f` takes them: files, folders, standard input.
 
 use std::{
-    error::Error,
     fs, io,
     path::{Path, PathBuf},
 };
 
-use super::finding::ok_unless;
-use crate::output;
+use super::error::{FileError, InputError};
 
 /// The text of one file.
 #[derive(Clone, Debug)]
@@ -19,7 +17,7 @@ pub struct Text {
 }
 
 /// Reads files in the order given; of folders every `.yaml`, `.yml` and `.json`, also in folders below, in order of names.
-pub fn read(paths: &[PathBuf]) -> Result<Vec<Text>, Box<dyn Error>> {
+pub fn read(paths: &[PathBuf]) -> Result<Vec<Text>, InputError> {
     let (mut texts, mut errors) = (Vec::new(), Vec::new());
     for path in paths {
         match read_one(path) {
@@ -27,25 +25,20 @@ pub fn read(paths: &[PathBuf]) -> Result<Vec<Text>, Box<dyn Error>> {
             Err(error) => errors.push(error),
         }
     }
-    ok_unless(&errors, texts)
+    if errors.is_empty() { Ok(texts) } else { Err(InputError::Files(errors)) }
 }
 
-/// A folder without manifests is a mistake: with `--prune` it would mean that nothing is wanted.
-fn read_one(path: &Path) -> Result<Vec<Text>, String> {
+fn read_one(path: &Path) -> Result<Vec<Text>, FileError> {
     let texts = of_path(path)?;
     if texts.is_empty() {
-        return Err(format!(
-            "{}: no file with the ending .yaml, .yml or .json in this folder or below: name the folder of the manifests",
-            path.display()
-        ));
+        return Err(FileError::Empty(path.display().to_string()));
     }
     Ok(texts)
 }
 
-/// The error names the file.
-fn of_path(path: &Path) -> Result<Vec<Text>, String> {
+fn of_path(path: &Path) -> Result<Vec<Text>, FileError> {
     let name = path.display().to_string();
-    let failed = |error: io::Error| format!("{name}: {}", reason(&error));
+    let failed = |source| FileError::Read { name: name.clone(), source };
     if name == "-" {
         let text = io::read_to_string(io::stdin()).map_err(failed)?;
         return Ok(vec![Text { name: "(standard input)".into(), text }]);
@@ -63,16 +56,6 @@ fn of_path(path: &Path) -> Result<Vec<Text>, String> {
         texts.extend(of_path(entry)?);
     }
     Ok(texts)
-}
-
-/// The cause with what to do, without the number of the operating system's error.
-fn reason(error: &io::Error) -> String {
-    let remedy = match error.kind() {
-        io::ErrorKind::NotFound => ": name a file or a folder, or - for standard input",
-        io::ErrorKind::InvalidData => ": write the manifest in UTF-8",
-        _ => "",
-    };
-    format!("{}{remedy}", output::cause(error))
 }
 
 fn is_manifest(path: &Path) -> bool {

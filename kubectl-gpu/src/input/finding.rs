@@ -1,6 +1,6 @@
 //! A mistake in a file, with its place.
 
-use std::{error::Error, fmt};
+use std::fmt;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -52,13 +52,9 @@ fn in_one_line(text: &str) -> String {
     text.chars().map(character).collect()
 }
 
-/// One error with a line for each mistake, or else the value.
-pub(super) fn ok_unless<T>(mistakes: &[impl fmt::Display], value: T) -> Result<T, Box<dyn Error>> {
-    if mistakes.is_empty() {
-        return Ok(value);
-    }
-    let lines: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
-    Err(lines.join("\n").into())
+/// The text of these errors, a line for each.
+pub(super) fn lines(errors: &[impl fmt::Display]) -> String {
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]

@@ -1,9 +1,6 @@
 //! Admission policies as `helm template` prints them: which apply to an object that is created, and what they refuse of it.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    error::Error,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use cel::Context;
 use k8s_openapi::{
@@ -22,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::{grant::Grant, violation::violations};
 use crate::input::{
-    Text,
+    InputError, Text,
     rule::{self, Rule},
     values,
 };
@@ -91,7 +88,7 @@ pub(super) struct Verdict {
 
 impl Policies {
     /// Reads what `helm template` prints; other objects are ignored.
-    pub fn read(texts: &[Text]) -> Result<Self, Box<dyn Error>> {
+    pub fn read(texts: &[Text]) -> Result<Self, InputError> {
         let documents = values(texts)?;
         let mut bindings: BTreeMap<String, Vec<MatchResources>> = BTreeMap::new();
         for binding in typed::<ValidatingAdmissionPolicyBinding>(&documents, "ValidatingAdmissionPolicyBinding") {
@@ -161,7 +158,7 @@ impl Policy {
     fn check(&self, request: &Request<'_>, verdict: &mut Verdict) {
         let context = self.context(request, request.object);
         let conditions: Vec<_> = self.conditions.iter().map(|condition| condition.holds(&context)).collect();
-        if conditions.contains(&Ok(false)) {
+        if conditions.iter().any(|holds| matches!(holds, Ok(false))) {
             return;
         }
         let undecided = conditions.into_iter().find_map(Result::err);
@@ -173,8 +170,8 @@ impl Policy {
             match (validation.rule.holds(&context), &undecided) {
                 (Ok(true), _) => {}
                 (Ok(false), None) => verdict.refusals.extend(self.refusals(validation, request)),
-                (Ok(false), Some(why)) => verdict.unknown.push((self.name.clone(), why.clone())),
-                (Err(why), _) => verdict.unknown.push((self.name.clone(), why)),
+                (Ok(false), Some(why)) => verdict.unknown.push((self.name.clone(), why.to_string())),
+                (Err(why), _) => verdict.unknown.push((self.name.clone(), why.to_string())),
             }
         }
     }

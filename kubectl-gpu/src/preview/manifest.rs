@@ -32,11 +32,39 @@ pub struct Proposal {
 /// A kind and a name.
 type Name = (&'static str, String);
 
+/// Why a proposal cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ProposeError {
+    /// The name of an object to delete cannot be read.
+    #[error("--delete {text}: {mistake}")]
+    Name {
+        /// The flag.
+        text: String,
+        /// The mistake.
+        mistake: &'static str,
+    },
+    /// An object to delete does not exist.
+    #[error("--delete {text}: there is no {kind} {name}")]
+    Missing {
+        /// The flag.
+        text: String,
+        /// Its kind.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// `--prune` without objects that it could be about.
+    #[error(
+        "--prune deletes objects of the kinds that the manifests have, and they have no GpuProfile, GpuPool or GpuTenant: name the folder of these"
+    )]
+    NothingToPrune,
+}
+
 /// Applies manifests and deletions to a world. `prune`: also deletes objects of the manifests' kinds that no manifest contains.
 ///
 /// # Errors
 /// For a deletion of an object that does not exist or cannot be deleted with this flag.
-pub fn propose(before: &World, reading: Reading, delete: &[String], prune: bool) -> Result<Proposal, String> {
+pub fn propose(before: &World, reading: Reading, delete: &[String], prune: bool) -> Result<Proposal, ProposeError> {
     let mut proposal = Proposal { after: before.clone(), ..Proposal::default() };
     if !reading.ignored.is_empty() {
         proposal.notes.push(format!("a plan does not depend on {}", reading.ignored.join(", ")));
@@ -44,15 +72,16 @@ pub fn propose(before: &World, reading: Reading, delete: &[String], prune: bool)
     let existing = written(before);
     let mut going = BTreeSet::new();
     for text in delete {
-        let name = named(text).map_err(|why| format!("--delete {text}: {why}"))?;
+        let name = named(text).map_err(|mistake| ProposeError::Name { text: text.clone(), mistake })?;
         if !existing.contains(&name) {
-            return Err(format!("--delete {text}: there is no {} {}", name.0, name.1));
+            let (kind, name) = name;
+            return Err(ProposeError::Missing { text: text.clone(), kind, name });
         }
         going.insert(name);
     }
     let given: BTreeSet<Name> = reading.documents.iter().filter_map(|d| name_of(&d.object)).collect();
     if prune && !given.iter().any(|(kind, _)| USERS_WRITE.contains(kind)) {
-        return Err("--prune deletes objects of the kinds that the manifests have, and they have no GpuProfile, GpuPool or GpuTenant: name the folder of these".to_owned());
+        return Err(ProposeError::NothingToPrune);
     }
     if prune {
         let kinds: BTreeSet<&str> = given.iter().map(|(kind, _)| *kind).collect();

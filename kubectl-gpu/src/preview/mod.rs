@@ -12,7 +12,7 @@ mod planned;
 mod problem;
 mod window;
 
-pub use manifest::{Proposal, propose};
+pub use manifest::{Proposal, ProposeError, propose};
 pub use model::*;
 use planned::PlannedWorld;
 

@@ -36,16 +36,28 @@ fn escaped(json: &str) -> String {
     text
 }
 
+/// Why a result cannot be written as a document.
+#[derive(Debug, thiserror::Error)]
+pub enum RenderError {
+    /// As JSON.
+    #[error("writing Json: {0}")]
+    Json(#[from] serde_json::Error),
+    /// As YAML.
+    #[error("writing Yaml: {0}")]
+    Yaml(#[from] serde_saphyr::SerializeError),
+}
+
 /// A result as one document or as a table.
-pub fn document(result: &impl Serialize, output: Output, table: impl FnOnce() -> String) -> Result<String, String> {
-    match output {
-        Output::Table => Ok(style::printable(&table())),
-        Output::Json => {
-            serde_json::to_string_pretty(result).map(|json| escaped(&json) + "\n").map_err(|e| e.to_string())
-        }
-        Output::Yaml => serde_saphyr::to_string(result).map_err(|e| e.to_string()),
-    }
-    .map_err(|error| format!("writing {output:?}: {error}"))
+pub fn document(
+    result: &impl Serialize,
+    output: Output,
+    table: impl FnOnce() -> String,
+) -> Result<String, RenderError> {
+    Ok(match output {
+        Output::Table => style::printable(&table()),
+        Output::Json => escaped(&serde_json::to_string_pretty(result)?) + "\n",
+        Output::Yaml => serde_saphyr::to_string(result)?,
+    })
 }
 
 #[cfg(test)]

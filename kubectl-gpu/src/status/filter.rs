@@ -16,6 +16,19 @@ pub struct Filter {
     pub node: Option<String>,
 }
 
+/// Why a filter selects nothing.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum FilterError {
+    /// No pool has this name.
+    #[error("--pool {0}: there is no GpuPool of this name: kubectl get gpupools lists them")]
+    Pool(String),
+    /// No node of a pool, or with GPUs, has this name.
+    #[error(
+        "--node {0}: no GpuNode has this name, and no pool selects a Node of this name: kubectl get gpunodes lists them"
+    )]
+    Node(String),
+}
+
 /// A node of the report and the pools that select it.
 pub(super) struct Member<'a> {
     pub node: &'a str,
@@ -24,19 +37,17 @@ pub(super) struct Member<'a> {
 
 impl Filter {
     /// The nodes, in order of names: those with a `GpuNode` and those that a pool selects. Names that do not exist are errors.
-    pub(super) fn members<'a>(&self, world: &'a World) -> Result<Vec<Member<'a>>, String> {
+    pub(super) fn members<'a>(&self, world: &'a World) -> Result<Vec<Member<'a>>, FilterError> {
         let fleet = &world.fleet;
         let cluster = fleet.cluster();
         let mut members = membership(&cluster.pools, cluster.nodes.iter().map(|n| (n.name, n.labels)));
         let selected = fleet.nodes.keys().filter(|name| members.contains_key(name.as_str()));
         let names: BTreeSet<&str> = fleet.gpu_nodes.keys().chain(selected).map(String::as_str).collect();
         if let Some(pool) = self.pool.as_ref().filter(|pool| world.pool(pool).is_none()) {
-            return Err(format!("--pool {pool}: there is no GpuPool of this name: kubectl get gpupools lists them"));
+            return Err(FilterError::Pool(pool.clone()));
         }
         if let Some(node) = self.node.as_ref().filter(|node| !names.contains(node.as_str())) {
-            return Err(format!(
-                "--node {node}: no GpuNode has this name, and no pool selects a Node of this name: kubectl get gpunodes lists them"
-            ));
+            return Err(FilterError::Node(node.clone()));
         }
         let of = |node: &'a str| Member { node, pools: members.remove(node).unwrap_or_default() };
         let shown = |member: &Member<'_>| {

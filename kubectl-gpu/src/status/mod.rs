@@ -8,7 +8,7 @@ mod report;
 mod unallocated;
 
 pub(crate) use device::count_of;
-pub use filter::Filter;
+pub use filter::{Filter, FilterError};
 pub use model::{
     AgentStatus, DeviceCounts, DeviceState, DeviceStatus, FleetStatus, GpuStatus, NodeStatus, PodReference, PoolStatus,
     Unallocated,

@@ -9,14 +9,14 @@ use kube::ResourceExt;
 use super::{
     attention,
     device::{GpuView, devices, mark},
-    filter::{Filter, Member},
+    filter::{Filter, FilterError, Member},
     model::{AgentStatus, DeviceCounts, FleetStatus, GpuStatus, NodeStatus, PoolStatus},
     unallocated::Offers,
 };
 use crate::world::World;
 
 /// The report about the nodes that a filter selects. Pure.
-pub fn report(world: &World, filter: &Filter) -> Result<FleetStatus, String> {
+pub fn report(world: &World, filter: &Filter) -> Result<FleetStatus, FilterError> {
     let members = filter.members(world)?;
     // problems of objects are conditions of these objects, and `plan` lists them
     let (snapshot, _) = Snapshot::read(&world.fleet.cluster());

@@ -25,13 +25,40 @@ use serde::de::DeserializeOwned;
 
 use super::{NamespaceObjects, Sources};
 
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+pub enum GatherError {
+    /// No tenant has this name.
+    #[error("there is no GpuTenant {0}: kubectl get gputenants lists them")]
+    NoTenant(String),
+    /// An object cannot be read.
+    #[error("reading {object}: {}", sentence(&**source))]
+    Read {
+        /// The object.
+        object: String,
+        /// The error.
+        source: Box<kube::Error>,
+    },
+    /// The user may read neither the tenant nor one of its namespaces.
+    #[error(
+        "you may not read GpuTenant {tenant}, and none of the namespaces {} is a readable namespace of it: name one of the \
+         team's namespaces with -n", .namespaces.join(", ")
+    )]
+    NoNamespace {
+        /// The tenant.
+        tenant: String,
+        /// The namespaces that were read.
+        namespaces: Vec<String>,
+    },
+}
+
 /// Collects what may not be read.
 #[derive(Default)]
 struct Hidden(Vec<String>);
 
 impl Hidden {
     /// The object; `None` where it is missing or forbidden.
-    fn visible<T>(&mut self, what: &str, answer: kube::Result<T>) -> Result<Option<T>, String> {
+    fn visible<T>(&mut self, what: &str, answer: kube::Result<T>) -> Result<Option<T>, GatherError> {
         match answer {
             Ok(found) => Ok(Some(found)),
             Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
@@ -40,24 +67,24 @@ impl Hidden {
                 Ok(None)
             }
             Err(error) => {
-                let object = what.split(": ").next().unwrap_or(what);
-                Err(format!("reading {object}: {}", sentence(&error)))
+                let object = what.split(": ").next().unwrap_or(what).to_owned();
+                Err(GatherError::Read { object, source: Box::new(error) })
             }
         }
     }
 
     /// The objects of a list; none where it is forbidden.
-    fn items<K: Clone>(&mut self, what: &str, answer: kube::Result<ObjectList<K>>) -> Result<Vec<K>, String> {
+    fn items<K: Clone>(&mut self, what: &str, answer: kube::Result<ObjectList<K>>) -> Result<Vec<K>, GatherError> {
         Ok(self.visible(what, answer)?.map(|list| list.items).unwrap_or_default())
     }
 }
 
 /// Reads the objects of a tenant; `namespaces` are read if the tenant itself is hidden.
-pub async fn gather(client: &Client, name: &str, namespaces: &[String]) -> Result<Sources, String> {
+pub async fn gather(client: &Client, name: &str, namespaces: &[String]) -> Result<Sources, GatherError> {
     let mut hidden = Hidden::default();
     let answer = Api::<GpuTenant>::all(client.clone()).get(name).await;
     if matches!(&answer, Err(kube::Error::Api(status)) if status.is_not_found()) {
-        return Err(format!("there is no GpuTenant {name}: kubectl get gputenants lists them"));
+        return Err(GatherError::NoTenant(name.to_owned()));
     }
     let what = format!(
         "GpuTenant {name}: trust, conditions, what is available, names in a virtual cluster, and namespaces that -n does not name"
@@ -81,11 +108,7 @@ pub async fn gather(client: &Client, name: &str, namespaces: &[String]) -> Resul
         }
     }
     if tenant.is_none() && namespaces_read.is_empty() {
-        let names = names.into_iter().collect::<Vec<_>>().join(", ");
-        return Err(format!(
-            "you may not read GpuTenant {name}, and none of the namespaces {names} is a readable namespace of it: name one of the \
-             team's namespaces with -n"
-        ));
+        return Err(GatherError::NoNamespace { tenant: name.to_owned(), namespaces: names.into_iter().collect() });
     }
     let profiles = profiles(client, tenant.as_ref(), &namespaces_read, &mut hidden).await?;
     Ok(Sources {
@@ -112,7 +135,7 @@ async fn profiles(
     tenant: Option<&GpuTenant>,
     namespaces_read: &[NamespaceObjects],
     hidden: &mut Hidden,
-) -> Result<Vec<GpuProfile>, String> {
+) -> Result<Vec<GpuProfile>, GatherError> {
     let budget = tenant.into_iter().flat_map(|t| &t.spec.gpus).map(|g| g.profile.clone());
     let granted =
         namespaces_read.iter().filter_map(|p| p.grant.as_ref()).flat_map(|g| &g.spec.profiles).map(|p| p.name.clone());
@@ -130,7 +153,7 @@ async fn profiles(
 }
 
 /// Objects of one namespace.
-async fn namespace_objects(client: &Client, namespace: &str) -> Result<(NamespaceObjects, Hidden), String> {
+async fn namespace_objects(client: &Client, namespace: &str) -> Result<(NamespaceObjects, Hidden), GatherError> {
     let all = ListParams::default();
     let refusals = all.clone().fields("reason=FailedCreate,type=Warning");
     let (grants, quotas) = (api::<GpuGrant>(client, namespace), api::<SlimQuota>(client, namespace));

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 use crate::inside::Inside;
 
-pub use gather::gather;
+pub use gather::{GatherError, gather};
 pub use report::report;
 pub(crate) use waiting::QUOTA_EXCEEDED;
 

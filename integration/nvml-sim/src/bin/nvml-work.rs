@@ -79,8 +79,8 @@ fn no_device(nvml: &Library) -> nvmlReturn_t {
     ))
 }
 
-fn success(name: &str, code: nvmlReturn_t) -> Result<(), String> {
-    if code == 0 { Ok(()) } else { Err(format!("{name}: NVML error {code}")) }
+fn success(name: &str, code: nvmlReturn_t) -> Result<(), Box<dyn Error>> {
+    if code == 0 { Ok(()) } else { Err(format!("{name}: NVML error {code}").into()) }
 }
 
 fn show(nvml: &Library, device: nvmlDevice_t) {

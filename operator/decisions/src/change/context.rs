@@ -31,6 +31,17 @@ pub(super) enum Place<'a> {
     Share(i32),
 }
 
+/// Why a layout is not advertised.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NotAdvertised {
+    #[error("{0} is still advertised under its old resource")]
+    OldResource(String),
+    #[error("kubelet does not list {0} yet")]
+    NotListed(String),
+    #[error("the node's allocatable {resource} is {count}, kubelet lists {listed}")]
+    Allocatable { resource: String, count: i64, listed: i64 },
+}
+
 /// A device that exists: an instance, the whole GPU, or a share.
 pub(super) struct Device<'a> {
     pub place: Place<'a>,
@@ -154,21 +165,21 @@ impl<'a> ChangeContext<'a> {
         mig && wanted == shown && shares == served && whole
     }
 
-    /// Kubelet and the node's allocatable agree that every device of `layout` is available; or what is missing.
-    pub fn advertised(&self, layout: &Layout) -> Result<(), String> {
+    /// Checks that kubelet and the node's allocatable list every device of `layout`.
+    pub fn advertised(&self, layout: &Layout) -> Result<(), NotAdvertised> {
         for device in &self.devices() {
             if !device.stays_in(layout) {
-                return Err(format!("{} is still advertised under its old resource", device.place()));
+                return Err(NotAdvertised::OldResource(device.place()));
             }
             if !device.state.allocatable {
-                return Err(format!("kubelet does not list {} yet", device.place()));
+                return Err(NotAdvertised::NotListed(device.place()));
             }
         }
         let mut wanted = layout.resources();
         wanted.sort();
         wanted.dedup();
         let mismatch = |resource: &String, count: i64, listed: i64| {
-            Err(format!("the node's allocatable {resource} is {count}, kubelet lists {listed}"))
+            Err(NotAdvertised::Allocatable { resource: resource.clone(), count, listed })
         };
         for resource in &wanted {
             let (listed, count) = (self.listed_on_node(resource), self.allocatable(resource));

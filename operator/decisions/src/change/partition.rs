@@ -49,7 +49,11 @@ pub(super) fn verifying(ctx: &ChangeContext<'_>, change: &Change) -> ChangeDecis
     let mut draft = Draft::of(ctx);
     draft.hold([]).trial([]);
     let timeout = timeout(ctx, change);
-    let missing = if ctx.reached(&change.to) { ctx.advertised(&change.to) } else { Err(activity(ctx)) };
+    let missing = if ctx.reached(&change.to) {
+        ctx.advertised(&change.to).map_err(|missing| missing.to_string())
+    } else {
+        Err(activity(ctx))
+    };
     let missing = match missing {
         Ok(()) if ctx.spec.is_some_and(|s| s.hold.is_empty() && s.trial.is_empty()) => {
             draft.finish().event(false, reasons::CHANGED, &format!("has its new layout; {}", change.reason));

@@ -20,7 +20,8 @@ pub(super) fn read(pool: &GpuPool, problems: &mut Vec<Problem>) -> Pool {
     let mode = match layout.mode {
         LayoutMode::Demand => Mode::Demand,
         LayoutMode::Fixed => {
-            Mode::Fixed(layout.fixed.iter().filter_map(|f| fixed(f).map_err(&mut unreadable).ok()).collect())
+            let read = |layout| fixed(layout).map_err(|error| unreadable(error.to_string())).ok();
+            Mode::Fixed(layout.fixed.iter().filter_map(read).collect())
         }
     };
     let single = pool.spec.strategy == Some(Strategy::Single);
@@ -48,7 +49,12 @@ pub(super) fn read(pool: &GpuPool, problems: &mut Vec<Problem>) -> Pool {
     }
 }
 
-fn fixed(fixed: &FixedLayout) -> Result<Fixed, String> {
+/// A fixed layout for GPUs that cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("spec.layout.fixed: \"{0}\" names no GPUs, write it like 0-3, 0,2 or *")]
+struct IndicesError(String);
+
+fn fixed(fixed: &FixedLayout) -> Result<Fixed, IndicesError> {
     let mut counts = BTreeMap::new();
     for profile in &fixed.profiles {
         *counts.entry(profile.name.as_str().into()).or_default() += u32::try_from(profile.count).unwrap_or(0);
@@ -57,7 +63,7 @@ fn fixed(fixed: &FixedLayout) -> Result<Fixed, String> {
 }
 
 /// Reads `*`, `0`, `0-3` or `0,2,4-7`; `None` is all.
-fn indices(text: &str) -> Result<Option<BTreeSet<i32>>, String> {
+fn indices(text: &str) -> Result<Option<BTreeSet<i32>>, IndicesError> {
     if text == "*" {
         return Ok(None);
     }
@@ -66,7 +72,7 @@ fn indices(text: &str) -> Result<Option<BTreeSet<i32>>, String> {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         match (first.parse::<u8>(), last.parse::<u8>()) {
             (Ok(first), Ok(last)) if first <= last => set.extend(i32::from(first)..=i32::from(last)),
-            _ => return Err(format!("spec.layout.fixed: \"{text}\" names no GPUs, write it like 0-3, 0,2 or *")),
+            _ => return Err(IndicesError(text.to_owned())),
         }
     }
     Ok(Some(set))

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use gputenancy_crds::{
     ComputeMode, Device, Fraction, GpuProfile, GpuProfileSpec, Interval, MAX_SLICES, MemoryText, Mig, Mps,
-    ResizePolicy, SharingMode, SlicedDevice, TimeSlice, Trust, names, reasons,
+    ResizePolicy, SharingMode, SlicedDevice, TimeSlice, Trust, names, quantity::QuantityError, reasons,
 };
 
 use super::Interner;
@@ -59,8 +59,8 @@ pub(super) fn read(
         }
         let shape = match shape(&profile.spec.device) {
             Ok(shape) => shape,
-            Err(what) => {
-                problems.push(Problem::InvalidSpec { object: format!("GpuProfile {name}"), what });
+            Err(error) => {
+                problems.push(Problem::InvalidSpec { object: format!("GpuProfile {name}"), what: error.to_string() });
                 continue;
             }
         };
@@ -79,7 +79,16 @@ fn has_resource(profile: &GpuProfile) -> bool {
     !refused && status.resource_name.as_deref() == Some(resource_name(name, &profile.spec).as_str())
 }
 
-fn shape(device: &Device) -> Result<Shape, String> {
+/// Why a profile has no shape.
+#[derive(Debug, thiserror::Error)]
+enum ShapeError {
+    #[error("spec.device: write exactly one of whole, mig, timeSlice, mps, fraction")]
+    Device,
+    #[error("spec.device.{field}.memory: {source}")]
+    Memory { field: &'static str, source: QuantityError },
+}
+
+fn shape(device: &Device) -> Result<Shape, ShapeError> {
     Ok(match device {
         Device { whole: Some(_), .. } => Shape::Whole,
         Device { mig: Some(mig), .. } => instance("mig", mig)?,
@@ -105,17 +114,17 @@ fn shape(device: &Device) -> Result<Shape, String> {
             compute_mode: *compute_mode,
             size: part("fraction", memory, *compute)?,
         }),
-        _ => return Err("spec.device: write exactly one of whole, mig, timeSlice, mps, fraction".into()),
+        _ => return Err(ShapeError::Device),
     })
 }
 
-fn instance(field: &str, mig: &Mig) -> Result<Shape, String> {
+fn instance(field: &'static str, mig: &Mig) -> Result<Shape, ShapeError> {
     let Mig { profile, slices, memory } = mig;
     if let Some(name) = profile {
         return Ok(Shape::Named(name.clone()));
     }
     let memory = memory.as_ref().map_or(Ok(0), MemoryText::mib);
-    let memory = memory.map_err(|e| format!("spec.device.{field}.memory: {e}"))?;
+    let memory = memory.map_err(|source| ShapeError::Memory { field, source })?;
     Ok(Shape::AtLeast { slices: slices.unwrap_or(1), memory })
 }
 
@@ -124,7 +133,7 @@ fn share(mode: SharingMode, size: ShareSize) -> Shape {
     Shape::Share(ShareShape { mode, interval: Interval::Default, resize, compute_mode, size })
 }
 
-fn part(field: &str, memory: &MemoryText, compute: i32) -> Result<ShareSize, String> {
-    let memory = memory.mib().map_err(|e| format!("spec.device.{field}.memory: {e}"))?;
+fn part(field: &'static str, memory: &MemoryText, compute: i32) -> Result<ShareSize, ShapeError> {
+    let memory = memory.mib().map_err(|source| ShapeError::Memory { field, source })?;
     Ok(ShareSize::Part { memory, compute })
 }

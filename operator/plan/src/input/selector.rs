@@ -23,13 +23,24 @@ pub fn membership<'a>(
     nodes.into_iter().filter_map(of).collect()
 }
 
-/// What makes a selector invalid.
-pub(super) fn check(selector: &LabelSelector) -> Result<(), String> {
+/// Why a selector is invalid.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub(super) enum SelectorError {
+    #[error("operator {operator} of key {key} needs values")]
+    NoValues { operator: String, key: String },
+    #[error("operator {operator} of key {key} is none of In, NotIn, Exists, DoesNotExist")]
+    Operator { operator: String, key: String },
+}
+
+/// Checks the operators of a selector and their values.
+pub(super) fn check(selector: &LabelSelector) -> Result<(), SelectorError> {
     for LabelSelectorRequirement { key, operator, values } in selector.match_expressions.iter().flatten() {
         match operator.as_str() {
-            "In" | "NotIn" if values.is_none() => return Err(format!("operator {operator} of key {key} needs values")),
+            "In" | "NotIn" if values.is_none() => {
+                return Err(SelectorError::NoValues { operator: operator.clone(), key: key.clone() });
+            }
             "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
-            _ => return Err(format!("operator {operator} of key {key} is none of In, NotIn, Exists, DoesNotExist")),
+            _ => return Err(SelectorError::Operator { operator: operator.clone(), key: key.clone() }),
         }
     }
     Ok(())

@@ -3,6 +3,7 @@
 mod devices;
 
 use std::error::Error;
+use std::num::ParseIntError;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -127,11 +128,19 @@ fn mps_server(store: &Store, devices: &[Device]) -> Result<Option<Connection>, B
     }
 }
 
+/// Why a text is no number of bytes.
+#[derive(Debug, thiserror::Error)]
+enum BytesError {
+    #[error("such as 512Mi or 1Gi: {0}")]
+    Number(#[from] ParseIntError),
+    #[error("too much")]
+    TooMuch,
+}
+
 /// Bytes of a quantity as Kubernetes writes it.
-fn bytes(text: &str) -> Result<u64, String> {
-    let units = [("Ki", 10), ("Mi", 20), ("Gi", 30), ("", 0)];
+fn bytes(text: &str) -> Result<u64, BytesError> {
+    let units = [("Ki", 10), ("Mi", 20), ("Gi", 30)];
     let (number, shift) =
-        units.iter().find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, shift))).ok_or("a quantity")?;
-    let number: u64 = number.parse().map_err(|e| format!("such as 512Mi or 1Gi: {e}"))?;
-    number.checked_mul(1 << shift).ok_or_else(|| "too much".into())
+        units.iter().find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift))).unwrap_or((text, 0));
+    number.parse::<u64>()?.checked_mul(1 << shift).ok_or(BytesError::TooMuch)
 }

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fs;
+use std::num::ParseFloatError;
 use std::path::Path;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -242,22 +243,31 @@ pub fn run(store: &Store, command: Command) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// Why a latency cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum LatencyError {
+    #[error("real, none or a factor: {0}")]
+    Number(#[from] ParseFloatError),
+    #[error("the factor must be between 0 and 1000")]
+    Range,
+}
+
 /// Thousandths of real latency, from `real`, `none` or a factor.
-pub fn latency(text: &str) -> Result<u32, String> {
+pub fn latency(text: &str) -> Result<u32, LatencyError> {
     let factor = match text {
         "real" => 1.0,
         "none" => 0.0,
-        other => other.parse::<f64>().map_err(|e| format!("real, none or a factor: {e}"))?,
+        other => other.parse::<f64>()?,
     };
     if !(0.0..=1000.0).contains(&factor) {
-        return Err("the factor must be between 0 and 1000".into());
+        return Err(LatencyError::Range);
     }
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked to be within 0 and 1000")]
     Ok((factor * 1000.0).round() as u32)
 }
 
-fn named<T: DeserializeOwned>(text: &str) -> Result<T, String> {
-    serde_json::from_value(text.into()).map_err(|e| e.to_string())
+fn named<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
+    serde_json::from_value(text.into())
 }
 
 fn fault(store: &Store, inject: Inject) -> Result<Fault, Box<dyn Error>> {

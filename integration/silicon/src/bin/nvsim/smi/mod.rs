@@ -38,18 +38,23 @@ struct Arguments {
     format: Option<String>,
 }
 
+/// An argument that this program does not have.
+#[derive(Debug, thiserror::Error)]
+#[error("unknown argument {0}\n{USAGE}")]
+struct UsageError(String);
+
 /// Runs as `nvidia-smi`.
 pub fn main(arguments: Vec<String>) -> ExitCode {
-    match parse(arguments).and_then(|arguments| run(&arguments).map_err(|error| error.to_string())) {
+    match parse(arguments).map_err(Box::from).and_then(|arguments| run(&arguments)) {
         Ok(code) => code,
-        Err(message) => {
-            eprintln!("{message}");
+        Err(error) => {
+            eprintln!("{error}");
             ExitCode::from(2)
         }
     }
 }
 
-fn parse(arguments: Vec<String>) -> Result<Arguments, String> {
+fn parse(arguments: Vec<String>) -> Result<Arguments, UsageError> {
     let mut parsed = Arguments::default();
     let mut given = arguments.into_iter();
     while let Some(argument) = given.next() {
@@ -61,7 +66,7 @@ fn parse(arguments: Vec<String>) -> Result<Arguments, String> {
             ("--format", format) => parsed.format = Some(format.to_owned()),
             ("--id", ids) => parsed.ids = Some(ids.to_owned()),
             ("-i", "") => parsed.ids = given.next(),
-            _ => return Err(format!("unknown argument {argument}\n{USAGE}")),
+            _ => return Err(UsageError(argument)),
         }
     }
     Ok(parsed)

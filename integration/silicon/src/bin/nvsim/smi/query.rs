@@ -5,6 +5,17 @@ use super::gpu::{Gpu, Memory, Process};
 /// What NVML does not show.
 const UNKNOWN: &str = "[N/A]";
 
+/// Why a query is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum QueryError {
+    #[error("\"--format=\" must begin with csv")]
+    NoCsv,
+    #[error("\"{0}\" is not a format")]
+    Format(String),
+    #[error("Field \"{0}\" is not a valid field to query.")]
+    Field(String),
+}
+
 /// How values are printed.
 pub struct Format {
     header: bool,
@@ -13,17 +24,17 @@ pub struct Format {
 
 impl Format {
     /// From `csv[,noheader][,nounits]`.
-    pub fn parse(text: Option<&str>) -> Result<Self, String> {
+    pub fn parse(text: Option<&str>) -> Result<Self, QueryError> {
         let mut format = Self { header: true, units: true };
         let mut words = text.unwrap_or_default().split(',').map(str::trim);
         if words.next() != Some("csv") {
-            return Err("\"--format=\" must begin with csv".to_owned());
+            return Err(QueryError::NoCsv);
         }
         for word in words {
             match word {
                 "noheader" => format.header = false,
                 "nounits" => format.units = false,
-                _ => return Err(format!("\"{word}\" is not a format")),
+                _ => return Err(QueryError::Format(word.to_owned())),
             }
         }
         Ok(format)
@@ -110,24 +121,20 @@ fn of_process<'g>(name: &str) -> Option<Field<(&'g Gpu, &'g Process)>> {
 }
 
 /// A line for each GPU.
-pub fn gpus(gpus: &[Gpu], names: &str, format: &Format) -> Result<String, String> {
+pub fn gpus(gpus: &[Gpu], names: &str, format: &Format) -> Result<String, QueryError> {
     let fields = fields(names, of_gpu)?;
     Ok(lines(gpus, &fields, format))
 }
 
 /// A line for each process.
-pub fn processes(gpus: &[Gpu], names: &str, format: &Format) -> Result<String, String> {
+pub fn processes(gpus: &[Gpu], names: &str, format: &Format) -> Result<String, QueryError> {
     let all: Vec<(&Gpu, &Process)> = gpus.iter().flat_map(|gpu| gpu.processes.iter().map(move |p| (gpu, p))).collect();
     let fields = fields(names, of_process)?;
     Ok(lines(&all, &fields, format))
 }
 
-fn fields<T>(names: &str, known: fn(&str) -> Option<Field<T>>) -> Result<Vec<Field<T>>, String> {
-    names.split(',').map(str::trim).map(|name| known(name).ok_or_else(|| unknown(name))).collect()
-}
-
-fn unknown(name: &str) -> String {
-    format!("Field \"{name}\" is not a valid field to query.")
+fn fields<T>(names: &str, known: fn(&str) -> Option<Field<T>>) -> Result<Vec<Field<T>>, QueryError> {
+    names.split(',').map(str::trim).map(|name| known(name).ok_or_else(|| QueryError::Field(name.to_owned()))).collect()
 }
 
 fn lines<T>(rows: &[T], fields: &[Field<T>], format: &Format) -> String {
