@@ -47,7 +47,7 @@ impl PartialEq<&str> for Reason {
 }
 
 /// One row of the reference page.
-pub struct Entry {
+pub struct ReasonEntry {
     /// The name as written into objects.
     pub name: &'static str,
     /// The objects that carry it.
@@ -60,7 +60,7 @@ pub struct Entry {
 
 macro_rules! table {
     ($table:ident: $($name:expr, $on:literal, $meaning:literal, $remedy:literal;)*) => {
-        const $table: &[Entry] = &[$(Entry { name: $name, on: $on, meaning: $meaning, remedy: $remedy }),*];
+        const $table: &[ReasonEntry] = &[$(ReasonEntry { name: $name, on: $on, meaning: $meaning, remedy: $remedy }),*];
     };
 }
 
@@ -343,7 +343,7 @@ table! { ANNOTATIONS:
 }
 
 /// All names, with the title of their section.
-pub const SECTIONS: [(&str, &[Entry]); 5] = [
+pub const SECTIONS: [(&str, &[ReasonEntry]); 5] = [
     ("Condition types", TYPES),
     ("Reasons of conditions", CONDITIONS),
     ("Reasons of events", EVENTS),
@@ -361,7 +361,7 @@ pub fn page() -> String {
     );
     for (title, entries) in SECTIONS {
         let _ = write!(page, "\n## {title}\n\n| name | object | meaning | remedy |\n|---|---|---|---|\n");
-        for Entry { name, on, meaning, remedy } in entries {
+        for ReasonEntry { name, on, meaning, remedy } in entries {
             let _ = writeln!(page, "| `{name}` | {on} | {meaning} | {remedy} |");
         }
     }
@@ -380,7 +380,7 @@ mod tests {
             let names: BTreeSet<&str> = entries.iter().map(|e| e.name).collect();
             assert_eq!(names.len(), entries.len(), "{title}: a name is listed twice");
         }
-        for Entry { name, .. } in CONDITIONS.iter().chain(EVENTS) {
+        for ReasonEntry { name, .. } in CONDITIONS.iter().chain(EVENTS) {
             assert!(
                 name.starts_with(|c: char| c.is_ascii_uppercase()) && name.chars().all(char::is_alphanumeric),
                 "{name}"

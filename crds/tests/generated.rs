@@ -104,7 +104,7 @@ fn lists_of_a_spec_are_bounded_so_that_rules_stay_cheap() {
 }
 
 #[test]
-fn helm_keeps_the_kinds_and_a_new_object_says_that_nobody_has_seen_it() {
+fn helm_keeps_the_crds_and_the_status_of_a_new_object_is_unknown() {
     for (file, crd) in crds() {
         assert_eq!(crd["metadata"]["annotations"]["helm.sh/resource-policy"], "keep", "{file}");
         let properties = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"];

@@ -25,8 +25,8 @@ pub struct FleetView {
     pub tenants: BTreeMap<Arc<str>, TenantView>,
     /// Devices that pods hold, by namespace and resource.
     pub held: BTreeMap<Claim, i32>,
-    /// Devices that processes keep whose pod was deleted by force, by namespace and resource. No quota counts them.
-    pub left_over: BTreeMap<Claim, i32>,
+    /// Devices that processes of deleted pods use, by namespace and resource. No quota counts them.
+    pub retained_devices: BTreeMap<Claim, i32>,
     /// Unscheduled pods, by namespace and resource.
     pub waiting: BTreeMap<Claim, i32>,
     /// What limits the memory of the devices that pods hold, by namespace.
@@ -126,7 +126,7 @@ impl FleetView {
         let free = |view: &Self| view.profiles.values().map(|p| p.free).collect::<Vec<_>>();
         let same_free = self.profiles.keys().eq(old.profiles.keys()) && free(self) == free(old);
         let same_claims = self.held == old.held
-            && self.left_over == old.left_over
+            && self.retained_devices == old.retained_devices
             && self.waiting == old.waiting
             && self.limits == old.limits;
         let same = move |tenant: &GpuTenant| {
@@ -149,7 +149,11 @@ impl FleetView {
         // a namespace that is no longer listed may still have pods
         let retained = tenant.status.iter().flat_map(|s| &s.namespaces).map(|n| n.name.as_str());
         let same = |ns: &str| {
-            let pairs = [(&self.held, &old.held), (&self.left_over, &old.left_over), (&self.waiting, &old.waiting)];
+            let pairs = [
+                (&self.held, &old.held),
+                (&self.retained_devices, &old.retained_devices),
+                (&self.waiting, &old.waiting),
+            ];
             self.limits.get(ns) == old.limits.get(ns)
                 && pairs.into_iter().all(|(now, then)| of(now, ns).eq(of(then, ns)))
         };
@@ -161,9 +165,9 @@ impl FleetView {
         sum(&self.held, namespaces, resource)
     }
 
-    /// Devices of this resource that processes of deleted pods of these namespaces keep.
-    pub fn left_over_of<'a>(&self, namespaces: impl Iterator<Item = &'a str>, resource: &str) -> i32 {
-        sum(&self.left_over, namespaces, resource)
+    /// Retained devices of this resource, which processes of deleted pods of these namespaces use.
+    pub fn retained_devices_of<'a>(&self, namespaces: impl Iterator<Item = &'a str>, resource: &str) -> i32 {
+        sum(&self.retained_devices, namespaces, resource)
     }
 
     /// What limits the memory of the devices that pods of these namespaces hold; `None`: they hold none.
@@ -226,7 +230,7 @@ mod tests {
         let edits: [(Edit, &str, bool); 9] = [
             (|v, c| _ = v.held.insert(c, 1), "a-train", true),
             (|v, c| _ = v.waiting.insert(c, 1), "a-train", true),
-            (|v, c| _ = v.left_over.insert(c, 1), "a-train", true),
+            (|v, c| _ = v.retained_devices.insert(c, 1), "a-train", true),
             (|v, c| _ = v.held.insert(c, 1), "a-train-2", false),
             (|v, c| _ = v.limits.insert(c.0, MemoryLimit::default()), "a-train", true),
             (|v, c| _ = v.limits.insert(c.0, MemoryLimit::default()), "a-train-2", false),

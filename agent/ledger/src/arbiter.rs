@@ -2,7 +2,7 @@
 //!
 //! A container writes only its own usage file, and can write anything there. That takes no time from its neighbours:
 //! - Work that it claims to have run makes the charge of neighbours smaller, never larger ([`Limits::waited_until`]). It claims at most its own part of the
-//!   time ([`Seat::claim`]), so that by lying it gives away time of its own and of no third share.
+//!   time ([`MemberState::claim`]), so that by lying it gives away time of its own and of no third share.
 //! - Work that it hides is charged to neighbours that wait for it, as without an agent; a program that avoids the shim does the same.
 //! - If it claims to have work, or to wait for its end, its part stays its own, as that of each share with work. If it hides that, it lends out its own
 //!   part.
@@ -63,18 +63,19 @@ pub struct Arbitrated {
 /// The shares of one GPU.
 #[derive(Debug)]
 pub struct Arbiter {
-    seats: Vec<Seat>,
+    states: Vec<MemberState>,
 }
 
-/// A member, and what is remembered of it. Nothing of this is in a file.
+/// A member with its state between rounds. Nothing of this is in a file.
 #[derive(Debug)]
-struct Seat {
+struct MemberState {
     member: Member,
     files: Option<(File, Mapped<Limits>)>,
     opened: u64,
     /// A thread waited for the GPU at this time.
     waits: bool,
-    looked: u64,
+    /// When `waits` was read last.
+    waits_read: u64,
     /// Works that were read.
     read: u64,
     /// End of its latest work.
@@ -89,44 +90,44 @@ struct Seat {
 impl Arbiter {
     /// Begins with these shares.
     pub fn new(members: impl IntoIterator<Item = Member>) -> Self {
-        Self { seats: members.into_iter().map(Seat::new).collect() }
+        Self { states: members.into_iter().map(MemberState::new).collect() }
     }
 
     /// Goes on with these shares; those that were there before keep what is known of them.
     pub fn update(&mut self, members: impl IntoIterator<Item = Member>) {
-        let mut before = std::mem::take(&mut self.seats);
-        let mut seat = |member: Member| match before.iter().position(|seat| seat.member.limits == member.limits) {
-            Some(at) => Seat { member, ..before.swap_remove(at) },
-            None => Seat::new(member),
+        let mut before = std::mem::take(&mut self.states);
+        let mut state = |member: Member| match before.iter().position(|state| state.member.limits == member.limits) {
+            Some(at) => MemberState { member, ..before.swap_remove(at) },
+            None => MemberState::new(member),
         };
-        self.seats = members.into_iter().map(&mut seat).collect();
+        self.states = members.into_iter().map(&mut state).collect();
         // a share that does not take part any more has its own part
-        before.iter().for_each(Seat::end);
+        before.iter().for_each(MemberState::end);
     }
 
     /// One round, at this time of the monotonic clock.
     pub fn arbitrate(&mut self, now: u64) -> Arbitrated {
-        let activities: Vec<Option<Activity>> = self.seats.iter_mut().map(|seat| seat.activity(now)).collect();
+        let activities: Vec<Option<Activity>> = self.states.iter_mut().map(|state| state.activity(now)).collect();
         let demands: Vec<Demand> = self
-            .seats
+            .states
             .iter_mut()
             .zip(&activities)
-            .map(|(seat, activity)| {
-                let active = activity.as_ref().is_some_and(|activity| seat.is_active(activity, now));
-                let Member { pace, priority, .. } = seat.member;
+            .map(|(state, activity)| {
+                let active = activity.as_ref().is_some_and(|activity| state.is_active(activity, now));
+                let Member { pace, priority, .. } = state.member;
                 Demand { pace, priority, active }
             })
             .collect();
         let active = demands.iter().filter(|demand| demand.active).count();
         self.relay(&activities, now, active > 1);
         let parts = divide(&demands);
-        for (seat, part) in self.seats.iter_mut().zip(&parts) {
-            seat.grant(*part, now);
+        for (state, part) in self.states.iter_mut().zip(&parts) {
+            state.grant(*part, now);
         }
         Arbitrated {
             active,
-            granted: self.seats.iter().any(|seat| seat.percent > seat.member.pace.percent),
-            percents: self.seats.iter().map(|seat| seat.percent).collect(),
+            granted: self.states.iter().any(|state| state.percent > state.member.pace.percent),
+            percents: self.states.iter().map(|state| state.percent).collect(),
             delayed: activities.iter().map(|activity| activity.as_ref().map_or(0, |a| a.delayed)).collect(),
         }
     }
@@ -134,21 +135,22 @@ impl Arbiter {
     /// Copies what each share has run to the others.
     fn relay(&mut self, activities: &[Option<Activity>], now: u64, several: bool) {
         let mut works: Vec<(usize, Work)> = Vec::new();
-        for (at, (seat, activity)) in self.seats.iter_mut().zip(activities).enumerate() {
-            works.extend(activity.iter().flat_map(|activity| seat.unread(activity, now)).map(|work| (at, work)));
+        for (at, (state, activity)) in self.states.iter_mut().zip(activities).enumerate() {
+            works.extend(activity.iter().flat_map(|activity| state.unread(activity, now)).map(|work| (at, work)));
         }
         works.sort_by_key(|(_, work)| work.launched);
         for (of, work) in works {
-            let others = self.seats.iter().enumerate().filter(|(at, _)| *at != of);
-            let waited = others.map(|(_, seat)| seat.covered).filter(|covered| *covered < work.end).max().unwrap_or(0);
-            if !self.seats.get_mut(of).is_some_and(|seat| seat.claim(work, waited, now)) {
+            let others = self.states.iter().enumerate().filter(|(at, _)| *at != of);
+            let waited =
+                others.map(|(_, state)| state.covered).filter(|covered| *covered < work.end).max().unwrap_or(0);
+            if !self.states.get_mut(of).is_some_and(|state| state.claim(work, waited, now)) {
                 continue;
             }
-            for (_, seat) in self.seats.iter_mut().enumerate().filter(|(at, _)| *at != of) {
-                seat.hear(work);
+            for (_, state) in self.states.iter_mut().enumerate().filter(|(at, _)| *at != of) {
+                state.record_neighbour(work);
             }
         }
-        for (_, limits) in self.seats.iter().filter_map(|seat| seat.files.as_ref()) {
+        for (_, limits) in self.states.iter().filter_map(|state| state.files.as_ref()) {
             // alone, its time is charged at once
             limits.set_relayed(if several { now } else { 0 });
         }
@@ -157,15 +159,15 @@ impl Arbiter {
 
 impl Drop for Arbiter {
     fn drop(&mut self) {
-        self.seats.iter().for_each(Seat::end);
+        self.states.iter().for_each(MemberState::end);
     }
 }
 
-impl Seat {
+impl MemberState {
     fn new(member: Member) -> Self {
         let percent = member.pace.percent;
-        let (opened, waits, looked) = (0, false, 0);
-        Self { member, files: None, opened, waits, looked, read: 0, covered: 0, claimed: 0, relayed: 0, percent }
+        let (opened, waits, waits_read) = (0, false, 0);
+        Self { member, files: None, opened, waits, waits_read, read: 0, covered: 0, claimed: 0, relayed: 0, percent }
     }
 
     /// What its container uses and wants; `None` without a usable file.
@@ -187,8 +189,8 @@ impl Seat {
         if is_recent(activity.wanted) || self.charged().is_some_and(is_recent) {
             return true;
         }
-        if now.saturating_sub(self.looked) >= REOPEN {
-            self.looked = now;
+        if now.saturating_sub(self.waits_read) >= REOPEN {
+            self.waits_read = now;
             self.waits = !Mapped::<Usage>::longest_wait(&self.member.usage).is_zero();
         }
         self.waits
@@ -229,7 +231,8 @@ impl Seat {
         true
     }
 
-    fn hear(&mut self, work: Work) {
+    /// Relays work of a neighbour to its container.
+    fn record_neighbour(&mut self, work: Work) {
         if let Some((_, limits)) = &self.files {
             limits.relay(self.relayed, work);
             self.relayed = self.relayed.wrapping_add(1);

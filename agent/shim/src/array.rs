@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint};
 use crate::{
     abi::{Array3dDescriptor, Array3dDescriptor32, ArrayDescriptor, ArrayDescriptor32, CuResult, Handle, SUCCESS},
     context,
-    held::{self, Kind},
+    held::{self, HandleKind},
     plain::{reserved, taken},
     share::Share,
 };
@@ -75,9 +75,9 @@ pub fn create(array: *mut Handle, bytes: u64, real: impl FnOnce() -> CuResult) -
         // SAFETY: the driver has just written to it.
         let number = unsafe { array.read() }.addr() as u64;
         if let Some(context) = context::current() {
-            held::remember(Kind::ContextOfArray, number, context);
+            held::remember(HandleKind::ContextOfArray, number, context);
         }
-        if let Some(gone) = held::remember(Kind::Array, number, bytes) {
+        if let Some(gone) = held::remember(HandleKind::Array, number, bytes) {
             share.release(gone);
         }
     })
@@ -86,14 +86,14 @@ pub fn create(array: *mut Handle, bytes: u64, real: impl FnOnce() -> CuResult) -
 /// Destroys an array.
 pub fn destroy(array: Handle, real: impl FnOnce() -> CuResult) -> CuResult {
     let number = array.addr() as u64;
-    let context = held::take(Kind::ContextOfArray, number);
-    let held = held::take(Kind::Array, number);
+    let context = held::take(HandleKind::ContextOfArray, number);
+    let held = held::take(HandleKind::Array, number);
     let code = real();
     match (held, Share::of_container()) {
         (Some(bytes), Some(share)) if code == SUCCESS => share.release(bytes),
         (Some(bytes), _) => {
-            context.map(|context| held::remember(Kind::ContextOfArray, number, context));
-            held::remember(Kind::Array, number, bytes);
+            context.map(|context| held::remember(HandleKind::ContextOfArray, number, context));
+            held::remember(HandleKind::Array, number, bytes);
         }
         (None, _) => {}
     }

@@ -22,7 +22,7 @@ const FREE: c_int = 11;
 /// Levels of graphs in graphs that are followed.
 const LEVELS: u32 = 16;
 
-/// `CUDA_MEM_ALLOC_NODE_PARAMS`, with room for more than today's drivers write.
+/// `CUDA_MEM_ALLOC_NODE_PARAMS`, larger than what today's drivers write.
 #[repr(C)]
 struct Parameters {
     kind: c_int,
@@ -33,7 +33,8 @@ struct Parameters {
     rest: [u64; 11],
     bytes: usize,
     address: Pointer,
-    room: [u64; 16],
+    /// Unused.
+    reserved: [u64; 16],
 }
 
 /// Memory of a graph on the share's GPU.
@@ -97,7 +98,7 @@ impl Allocations {
             rest: [0; 11],
             bytes: 0,
             address: 0,
-            room: [0; 16],
+            reserved: [0; 16],
         };
         let code = driver!(cuGraphMemAllocNodeGetParams(node => Handle, &raw mut of => *mut Parameters));
         if code == SUCCESS && of.location_type == ON_DEVICE && Share::of_device(of.location).is_some() {

@@ -12,7 +12,7 @@ const FIRST: usize = 256;
 
 /// Which function gave the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum HandleKind {
     /// A pointer of a plain, pitched or managed allocation.
     Pointer,
     /// An array.
@@ -23,13 +23,13 @@ pub enum Kind {
 
 /// Remembers a size; returns the size that was known for the number before: that allocation is gone without being freed. Without memory for the table
 /// the size is forgotten, and stays counted until the process ends.
-pub fn remember(kind: Kind, number: u64, bytes: u64) -> Option<u64> {
+pub fn remember(kind: HandleKind, number: u64, bytes: u64) -> Option<u64> {
     let key = key(kind, number)?;
     table(key).with(|table| table.insert(key, bytes))
 }
 
 /// Removes a size.
-pub fn take(kind: Kind, number: u64) -> Option<u64> {
+pub fn take(kind: HandleKind, number: u64) -> Option<u64> {
     let key = key(kind, number)?;
     table(key).with(|table| table.remove(key))
 }
@@ -37,7 +37,7 @@ pub fn take(kind: Kind, number: u64) -> Option<u64> {
 /// Removes the size of a pointer if this is true. It is called under the lock of the table: a thread that gets the same address again remembers it
 /// before or after, and not in between.
 pub fn take_pointer_if(pointer: u64, gone: impl FnOnce(u64) -> bool) -> Taken {
-    let Some(key) = key(Kind::Pointer, pointer) else { return Taken::Unknown };
+    let Some(key) = key(HandleKind::Pointer, pointer) else { return Taken::Unknown };
     table(key).with(|table| match table.get(key) {
         None => Taken::Unknown,
         Some(_) if !gone(pointer) => Taken::Stays,
@@ -92,11 +92,11 @@ const ARRAY: u64 = 2;
 const CONTEXT_OF_ARRAY: u64 = 3;
 
 /// The number with its kind; pointers are below 2^57, and the address of an object, too.
-fn key(kind: Kind, number: u64) -> Option<u64> {
+fn key(kind: HandleKind, number: u64) -> Option<u64> {
     let tag = match kind {
-        Kind::Pointer => POINTER,
-        Kind::Array => ARRAY,
-        Kind::ContextOfArray => CONTEXT_OF_ARRAY,
+        HandleKind::Pointer => POINTER,
+        HandleKind::Array => ARRAY,
+        HandleKind::ContextOfArray => CONTEXT_OF_ARRAY,
     };
     Some(number.checked_shl(TAG_BITS)? | tag).filter(|_| number != 0 && number.leading_zeros() >= TAG_BITS)
 }
@@ -256,21 +256,21 @@ mod tests {
 
     #[test]
     fn pointers_and_arrays_with_the_same_number_are_different() {
-        assert_eq!((remember(Kind::Pointer, 0x7f00, 1), remember(Kind::Array, 0x7f00, 2)), (None, None));
-        assert_eq!((take(Kind::Array, 0x7f00), take(Kind::Array, 0x7f00)), (Some(2), None));
-        assert_eq!(take(Kind::Pointer, 0x7f00), Some(1));
-        assert_eq!(take(Kind::Pointer, 0), None);
+        assert_eq!((remember(HandleKind::Pointer, 0x7f00, 1), remember(HandleKind::Array, 0x7f00, 2)), (None, None));
+        assert_eq!((take(HandleKind::Array, 0x7f00), take(HandleKind::Array, 0x7f00)), (Some(2), None));
+        assert_eq!(take(HandleKind::Pointer, 0x7f00), Some(1));
+        assert_eq!(take(HandleKind::Pointer, 0), None);
     }
 
     #[test]
     fn arrays_end_with_their_context_and_a_pointer_goes_only_if_the_driver_does_not_know_it() {
         for number in 0x100..0x900_u64 {
-            remember(Kind::Array, number << 30, 1);
-            remember(Kind::ContextOfArray, number << 30, number % 2);
+            remember(HandleKind::Array, number << 30, 1);
+            remember(HandleKind::ContextOfArray, number << 30, number % 2);
         }
         assert_eq!((take_arrays(1), take_arrays(1), take_arrays(0)), (0x400, 0, 0x400));
-        assert_eq!(take(Kind::Array, 0x100 << 30), None);
-        remember(Kind::Pointer, 0x77 << 40, 5);
+        assert_eq!(take(HandleKind::Array, 0x100 << 30), None);
+        remember(HandleKind::Pointer, 0x77 << 40, 5);
         assert_eq!(take_pointer_if(0x77 << 40, |_| false), Taken::Stays);
         assert_eq!(take_pointer_if(0x77 << 40, |_| true), Taken::Gone(5));
         assert_eq!(take_pointer_if(0x77 << 40, |_| true), Taken::Unknown);
@@ -279,13 +279,13 @@ mod tests {
     #[test]
     fn pointers_that_are_gone_are_taken_and_the_others_stay() {
         for number in 0x10..0x20_u64 {
-            remember(Kind::Pointer, number << 32, number);
+            remember(HandleKind::Pointer, number << 32, number);
         }
-        remember(Kind::Array, 0x10 << 32, 7);
+        remember(HandleKind::Array, 0x10 << 32, 7);
         assert_eq!(take_pointers(|pointer| pointer >> 32 < 0x12), 0x10 + 0x11);
-        assert_eq!(take(Kind::Pointer, 0x10 << 32), None);
-        assert_eq!(take(Kind::Pointer, 0x12 << 32), Some(0x12));
-        assert_eq!(take(Kind::Array, 0x10 << 32), Some(7));
-        assert_eq!(remember(Kind::Pointer, 0x13 << 32, 1), Some(0x13), "an address that the driver gives again");
+        assert_eq!(take(HandleKind::Pointer, 0x10 << 32), None);
+        assert_eq!(take(HandleKind::Pointer, 0x12 << 32), Some(0x12));
+        assert_eq!(take(HandleKind::Array, 0x10 << 32), Some(7));
+        assert_eq!(remember(HandleKind::Pointer, 0x13 << 32, 1), Some(0x13), "an address that the driver gives again");
     }
 }

@@ -4,7 +4,7 @@ use std::ffi::c_uint;
 
 use crate::{
     abi::{CuResult, OUT_OF_MEMORY, Pointer, SUCCESS},
-    held::{self, Kind},
+    held::{self, HandleKind},
     pool,
     share::Share,
 };
@@ -62,11 +62,11 @@ pub fn allocate_pitch(
 /// Frees an allocation. One that is not known is freed as well: it is of a pool, or from before this library was in its place.
 pub fn free(pointer: Pointer, real: impl FnOnce() -> CuResult) -> CuResult {
     // taken first: as soon as the driver has freed it, another thread can get the same address
-    let held = held::take(Kind::Pointer, pointer);
+    let held = held::take(HandleKind::Pointer, pointer);
     let code = real();
     match (held, Share::of_container()) {
         (Some(bytes), Some(share)) if code == SUCCESS => share.release(bytes),
-        (Some(bytes), _) => drop(held::remember(Kind::Pointer, pointer, bytes)),
+        (Some(bytes), _) => drop(held::remember(HandleKind::Pointer, pointer, bytes)),
         (None, _) => {}
     }
     code
@@ -94,7 +94,7 @@ fn hold(share: &Share, address: Pointer, reserved: u64, actual: u64) {
     } else {
         share.release(reserved.saturating_sub(actual));
     }
-    if let Some(gone) = held::remember(Kind::Pointer, address, actual) {
+    if let Some(gone) = held::remember(HandleKind::Pointer, address, actual) {
         share.release(gone);
     }
 }

@@ -123,7 +123,7 @@ impl Graphs {
     }
 
     /// What should happen; `None` for a call of nothing.
-    pub fn step(&self, call: &GraphCall, room: (u64, u64), unit: u64) -> Option<Step> {
+    pub fn step(&self, call: &GraphCall, used_and_limit: (u64, u64), unit: u64) -> Option<Step> {
         let one = |line: String, codes: Vec<i32>| Some(Step { lines: vec![line], codes });
         match *call {
             GraphCall::Create { units, closed, route } => {
@@ -138,7 +138,7 @@ impl Graphs {
                 let number = self.pick(at).filter(|number| self.all[*number].exists)?;
                 let graph = &self.all[number];
                 let code = if graph.executable.is_some() { INVALID_VALUE } else { SUCCESS };
-                let (others, limit) = room;
+                let (others, limit) = used_and_limit;
                 let fits = !(uploads && way > 2) || others + self.left() + graph.units <= limit;
                 let flags = u64::from(frees_at_launch) | u64::from(uploads && way > 2) << 1;
                 let codes = vec![if fits { code } else { OUT_OF_MEMORY }];
@@ -154,7 +154,7 @@ impl Graphs {
                     1 => format!("launch {number} 1"),
                     _ => format!("launch-thread {number}"),
                 };
-                one(line, self.reserving(graph, code, room))
+                one(line, self.reserving(graph, code, used_and_limit))
             }
             GraphCall::Upload { at, stream } => {
                 let number = self.pick(at)?;
@@ -165,7 +165,7 @@ impl Graphs {
                     1 => format!("upload {number} 1"),
                     _ => format!("upload-thread {number}"),
                 };
-                one(line, self.reserving(graph, SUCCESS, room))
+                one(line, self.reserving(graph, SUCCESS, used_and_limit))
             }
             GraphCall::Free(at) => {
                 let number = self.pick(at)?;

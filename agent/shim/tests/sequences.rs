@@ -223,8 +223,8 @@ fn check(call: &Call, oracle: &mut Oracle, program: &mut Calls<'_>, share: &Shar
         }
         Call::Graph(call) => {
             // without a context there is nothing to launch in
-            let room = (oracle.used(), oracle.limit);
-            let step = oracle.current.and_then(|_| oracle.graphs.step(call, room, UNIT));
+            let used_and_limit = (oracle.used(), oracle.limit);
+            let step = oracle.current.and_then(|_| oracle.graphs.step(call, used_and_limit, UNIT));
             let Some((last, before)) = step.as_ref().and_then(|step| step.lines.split_last()) else { return Ok(()) };
             for line in before {
                 prop_assert_eq!(program.call(line), SUCCESS, "{}", line);

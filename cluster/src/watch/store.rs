@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_tells_changes_from_heartbeats_and_ignores_what_is_not_kept() {
+    fn reading_distinguishes_changes_from_heartbeats_and_ignores_what_is_not_kept() {
         let mut writer = writer();
         let (store, mut last) = (writer.store(), None);
         assert_eq!(store.since(&mut last).map(|(objects, changed)| (objects.len(), changed)), Some((0, true)));

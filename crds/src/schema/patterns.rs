@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn default_is_told_once() {
+    fn default_is_written_once() {
         let mut schema = json!({"description": "How many. Default: one for each GPU.", "default": 1});
         explain(&mut schema, "spec.count");
         assert_eq!(schema["description"], "How many. Default: one for each GPU.");

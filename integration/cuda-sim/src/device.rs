@@ -98,11 +98,11 @@ cuda! {
 
     fn cuDeviceGetName(process, name: *mut c_char, length: c_int, device: Device) {
         let text = process.device(device)?.identity.name.clone();
-        let room = usize::try_from(length).map_err(|_| INVALID_VALUE)?.checked_sub(1).ok_or(INVALID_VALUE)?;
+        let capacity = usize::try_from(length).map_err(|_| INVALID_VALUE)?.checked_sub(1).ok_or(INVALID_VALUE)?;
         if name.is_null() {
             return Err(INVALID_VALUE);
         }
-        for (at, byte) in text.bytes().take(room).chain([0]).enumerate() {
+        for (at, byte) in text.bytes().take(capacity).chain([0]).enumerate() {
             // SAFETY: CUDA demands a buffer of `length` bytes, of which the text takes at most one less before its NUL.
             unsafe { name.add(at).write(c_char::from_ne_bytes([byte])) };
         }

@@ -229,13 +229,13 @@ cuda! {
         if list.is_null() {
             return put(count, found.len());
         }
-        let room = get(count)?;
-        for at in 0..room {
+        let capacity = get(count)?;
+        for at in 0..capacity {
             let node = found.get(at).map_or(std::ptr::null_mut(), |node| handle(*node));
             // SAFETY: CUDA demands an array of so many nodes; what is more than the graph has is set to null.
             unsafe { list.add(at).write(node) };
         }
-        put(count, room.min(found.len()))
+        put(count, capacity.min(found.len()))
     }
 
     fn cuGraphNodeGetType(process, node: Handle, kind: *mut c_int) {

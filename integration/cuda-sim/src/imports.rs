@@ -24,7 +24,7 @@ pub struct IpcHandle {
     descriptor: i32,
     slot: u64,
     id: u64,
-    room: [u64; 4],
+    reserved: [u64; 4],
 }
 
 /// Begin of a handle of the simulator.
@@ -113,7 +113,7 @@ impl Imports {
             self.exported.insert(address, (self.slots, id));
             (self.slots, id)
         };
-        Ok(IpcHandle { magic: MAGIC, pid, descriptor: list.as_raw_fd(), slot, id, room: [0; 4] })
+        Ok(IpcHandle { magic: MAGIC, pid, descriptor: list.as_raw_fd(), slot, id, reserved: [0; 4] })
     }
 
     /// An allocation is gone, and its handle with it.

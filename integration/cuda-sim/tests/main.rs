@@ -238,7 +238,7 @@ fn freed_memory_reaches_another_process_while_its_owner_runs_and_what_is_allocat
 }
 
 #[test]
-fn memory_that_was_never_accessed_takes_no_room() {
+fn memory_that_was_never_accessed_takes_no_space() {
     let node = Node::new();
     let mut program = node.program();
     for number in 0..80 {

@@ -51,18 +51,18 @@ pub fn put_text(to: *mut c_char, length: u32, text: &str) -> Result<(), Code> {
 /// A string in a field of a struct, cut to fit.
 pub fn field<const N: usize>(text: &str) -> [c_char; N] {
     let mut field = [0; N];
-    let room = field.iter_mut().take(N - 1);
+    let capacity = field.iter_mut().take(N - 1);
     // a C character is signed or not, depending on the processor
-    room.zip(text.bytes()).for_each(|(to, from)| *to = c_char::from_ne_bytes([from]));
+    capacity.zip(text.bytes()).for_each(|(to, from)| *to = c_char::from_ne_bytes([from]));
     field
 }
 
 /// Writes a list of unknown length: always the number, the items if the buffer is large enough.
 pub fn put_list<T>(items: Vec<T>, to: *mut T, count: *mut u32) -> Result<(), Code> {
-    let room = get(count)? as usize;
+    let capacity = get(count)? as usize;
     let length = items.len();
     put(count, u32::try_from(length).map_err(|_| Code::UNKNOWN)?)?;
-    if length > room || (to.is_null() && length > 0) {
+    if length > capacity || (to.is_null() && length > 0) {
         return Err(Code::INSUFFICIENT_SIZE);
     }
     put_all(items, to)
@@ -74,7 +74,7 @@ pub fn put_all<T>(items: Vec<T>, to: *mut T) -> Result<(), Code> {
         return Err(Code::INVALID_ARGUMENT);
     }
     for (i, item) in items.into_iter().enumerate() {
-        // SAFETY: the caller checked, or NVML demands, that the buffer has room for every item.
+        // SAFETY: the caller checked, or NVML demands, that the buffer has capacity for every item.
         unsafe { to.add(i).write(item) };
     }
     Ok(())

@@ -191,12 +191,12 @@ impl Drop for Hold<'_> {
 
 /// The text of a slot.
 fn text_of(client: &Client) -> io::Result<Vec<u8>> {
-    let room = usize::try_from(SLOT).unwrap_or(512) - 1;
+    let capacity = usize::try_from(SLOT).unwrap_or(512) - 1;
     let mut text = serde_json::to_vec(client)?;
-    if text.len() > room {
+    if text.len() > capacity {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the owner's name is too long"));
     }
-    text.resize(room, b' ');
+    text.resize(capacity, b' ');
     text.push(b'\n');
     Ok(text)
 }

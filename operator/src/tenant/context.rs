@@ -136,10 +136,10 @@ impl Context {
             virtual_clusters: self.settings.virtual_clusters,
             readable: self.caches.tenant_roles.is_some(),
             fenced,
-            lowered: self.remember(&name, |memory| lowered(memory, &quotas, moves)),
+            recently_lowered: self.remember(&name, |memory| recently_lowered(memory, &quotas, moves)),
             requested: budget::requested(pods.iter().map(|pod| &**pod)),
             uncached,
-            earlier: BTreeMap::new(),
+            foreign_access: BTreeMap::new(),
             refused: RefusedControllers::default(),
             view: self.view.borrow().clone(),
             now: Timestamp::now(),
@@ -156,8 +156,8 @@ impl Context {
         let until = Instant::now() + EARLIER_ACCESS_PATIENCE;
         let tenant = seen.name();
         for (namespace, _) in earlier_access::adopted(seen, &Roles::of(seen)) {
-            let known =
-                self.remember(&tenant, |memory| memory.namespaces.get(&namespace).and_then(|of| of.earlier.clone()));
+            let known = self
+                .remember(&tenant, |memory| memory.namespaces.get(&namespace).and_then(|of| of.foreign_access.clone()));
             let fresh = known.as_ref().is_some_and(|(_, at)| at.elapsed() < EARLIER_ACCESS_AGE);
             let mut all = known.map(|(all, _)| all);
             if !fresh {
@@ -167,7 +167,7 @@ impl Context {
                     Ok(read) => {
                         self.remember(&tenant, |memory| {
                             let of = memory.namespaces.entry(namespace.clone()).or_default();
-                            of.earlier = Some((read.clone(), Instant::now()));
+                            of.foreign_access = Some((read.clone(), Instant::now()));
                         });
                         all = Some(read);
                     }
@@ -178,7 +178,7 @@ impl Context {
                     ),
                 }
             }
-            seen.earlier.extend(all.map(|all| (namespace, all)));
+            seen.foreign_access.extend(all.map(|all| (namespace, all)));
         }
     }
 
@@ -300,14 +300,18 @@ impl Context {
 
 /// Namespaces in which an enforced limit was lowered within [`SETTLING_TIME`], as far as this leader has observed; none if the budget does not
 /// move.
-fn lowered(memory: &mut TenantMemory, quotas: &BTreeMap<String, Arc<SlimQuota>>, moves: bool) -> BTreeSet<String> {
+fn recently_lowered(
+    memory: &mut TenantMemory,
+    quotas: &BTreeMap<String, Arc<SlimQuota>>,
+    moves: bool,
+) -> BTreeSet<String> {
     if !moves {
         for namespace in memory.namespaces.values_mut() {
             namespace.enforced = None;
         }
         return BTreeSet::new();
     }
-    let mut lowered = BTreeSet::new();
+    let mut recent = BTreeSet::new();
     for (namespace, quota) in quotas {
         let now = budget::Enforced::of(quota);
         let known = &mut memory.namespaces.entry(namespace.clone()).or_default().enforced;
@@ -317,10 +321,10 @@ fn lowered(memory: &mut TenantMemory, quotas: &BTreeMap<String, Arc<SlimQuota>>,
         };
         *known = Some((now, since));
         if since.elapsed() < SETTLING_TIME {
-            lowered.insert(namespace.clone());
+            recent.insert(namespace.clone());
         }
     }
-    lowered
+    recent
 }
 
 fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -31,7 +31,7 @@ pub struct NamespaceMemory {
     /// Limits that the quota enforced when it was last observed, and when one of them was lowered last.
     pub enforced: Option<(Enforced, Instant)>,
     /// Role bindings and network policies of others in an adopted namespace, and when they were read.
-    pub earlier: Option<(Vec<Access>, Instant)>,
+    pub foreign_access: Option<(Vec<Access>, Instant)>,
 }
 
 impl TenantMemory {
@@ -59,7 +59,7 @@ impl TenantMemory {
 
 impl NamespaceMemory {
     fn is_empty(&self) -> bool {
-        let Self { enforced, earlier } = self;
-        enforced.is_none() && earlier.is_none()
+        let Self { enforced, foreign_access } = self;
+        enforced.is_none() && foreign_access.is_none()
     }
 }

@@ -63,9 +63,9 @@ pub(super) async fn report(
         }
         _ => {}
     }
-    let earlier =
+    let message =
         |s: &GpuTenantStatus| s.conditions.iter().find(|c| c.type_ == EARLIER_ACCESS).map(|c| c.message.clone());
-    if let (None, Some(note)) = (seen.tenant.status.as_ref().and_then(earlier), earlier(&status)) {
+    if let (None, Some(note)) = (seen.tenant.status.as_ref().and_then(message), message(&status)) {
         publish(seen, context, EventType::Warning, reasons::EARLIER_ACCESS, note).await;
     }
     let before = seen.tenant.status.as_ref().and_then(ready).map(|(reason, ..)| reason);

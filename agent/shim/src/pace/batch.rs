@@ -171,18 +171,21 @@ pub struct Round {
     /// When the program came with its launch.
     pub arrived: u64,
     /// Nanoseconds that it may take.
-    pub room: u64,
+    pub time_left: u64,
 }
 
 /// Begins a batch with one launch, if the stream can be measured.
 pub fn begin(stream: Stream, round: Round) -> Counted {
-    let Round { graph, arrived, room } = round;
+    let Round { graph, arrived, time_left } = round;
     let now = now();
     METER.with(|meter| {
         let at = meter.place(stream);
         let sparse = meter.open.get(at).is_none_or(|o| o.stream != stream || arrived.saturating_sub(o.last) >= SPARSE);
-        let most =
-            if sparse || graph { 1 } else { ROUND.min(room).checked_div(meter.mean).unwrap_or(1).clamp(1, LAUNCHES) };
+        let most = if sparse || graph {
+            1
+        } else {
+            ROUND.min(time_left).checked_div(meter.mean).unwrap_or(1).clamp(1, LAUNCHES)
+        };
         let Some(start) = meter.event(stream.context) else { return Counted::No };
         if !start.record(stream) {
             meter.put_back(stream.context, start);

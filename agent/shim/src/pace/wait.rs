@@ -93,8 +93,8 @@ pub fn admit(share: &'static Share, mut pace: Pace, stream: Stream, graph: bool)
         let wait = pace.wait(now, &launch);
         if wait == 0 {
             share.count_delay(delayed);
-            let room = pace.left(now, &launch).map_or(u64::MAX, |left| left.saturating_sub(before));
-            return batch::begin(stream, Round { graph, arrived, room });
+            let time_left = pace.left(now, &launch).map_or(u64::MAX, |left| left.saturating_sub(before));
+            return batch::begin(stream, Round { graph, arrived, time_left });
         }
         let look = if known.is_some() && pending.count > 0 { before.max(LOOK_NEXT_TO) } else { NAP };
         nap(wait.min(NAP).min(look));

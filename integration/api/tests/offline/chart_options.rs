@@ -64,7 +64,7 @@ fn full_name_is_that_of_workloads_and_leaves_what_programs_and_policies_name() {
 }
 
 #[test]
-fn longest_full_name_leaves_room_for_every_suffix() {
+fn longest_full_name_fits_with_every_suffix() {
     let longest = format!("fullnameOverride=g{}", "x".repeat(37));
     for object in release(&[&longest]).iter().filter(|o| NAMED.contains(&text(o, "/kind"))) {
         let name = text(object, "/metadata/name");

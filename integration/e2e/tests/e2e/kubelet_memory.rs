@@ -159,7 +159,7 @@ async fn offered(world: &World, case: &str) -> Result<()> {
         let status = gpu_node(&world.client, NODE).await?.status.unwrap_or_default();
         let devices: Vec<_> = status.gpus.iter().flat_map(GpuState::devices).collect();
         let owned = devices.iter().filter(|device| device.owner.is_some() && device.allocatable).count();
-        let left_over = devices.iter().filter(|device| device.former_owner.is_some()).count();
+        let retained = devices.iter().filter(|device| device.former_owner.is_some()).count();
         let quota = Api::<ResourceQuota>::namespaced(world.client.clone(), TEAM).get(names::QUOTA).await?;
         let hard = quota.status.and_then(|status| status.hard).unwrap_or_default();
         for (resource, count) in DEVICES {
@@ -169,7 +169,7 @@ async fn offered(world: &World, case: &str) -> Result<()> {
                 return Ok(Err(format!("{offered} of {resource} allocatable, quota {limit:?}")));
             }
         }
-        Ok(if (owned, left_over) == (PODS, 0) { Ok(()) } else { Err(format!("{owned} owned, {left_over} left over")) })
+        Ok(if (owned, retained) == (PODS, 0) { Ok(()) } else { Err(format!("{owned} owned, {retained} left over")) })
     })
     .await
 }

@@ -68,8 +68,8 @@ async fn longest_and_similar_resource_names_are_served_side_by_side() {
         let longer = serde_json::from_value(longer).unwrap();
         let profiles = Api::<gputenancy_crds::GpuProfile>::all(world.client.clone());
         let refused = profiles.create(&PostParams::default(), &longer).await.map(drop).map_err(|e| e.to_string());
-        let told = refused.as_ref().is_err_and(|why| why.contains("63"));
-        ensure(told, format!("64 characters after the slash: {refused:?}"))
+        let names_the_limit = refused.as_ref().is_err_and(|why| why.contains("63"));
+        ensure(names_the_limit, format!("64 characters after the slash: {refused:?}"))
     };
     world.keeping_evidence("resource-names", body).await;
 }

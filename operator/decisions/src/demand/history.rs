@@ -53,8 +53,8 @@ impl History {
         }
         (self.wanted, self.changed, self.grew) = (to, now, Some(grows));
         self.changes = self.changes.saturating_add(1);
-        let room = MOST_WRITERS.saturating_sub(self.writers.len());
-        let new: Vec<String> = writers.into_iter().filter(|writer| !self.writers.contains(writer)).take(room).collect();
+        let left = MOST_WRITERS.saturating_sub(self.writers.len());
+        let new: Vec<String> = writers.into_iter().filter(|writer| !self.writers.contains(writer)).take(left).collect();
         self.writers.extend(new);
     }
 

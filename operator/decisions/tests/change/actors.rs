@@ -378,7 +378,7 @@ impl World {
         true
     }
 
-    /// A pod comes to the first device that is offered and free, one that stays if there is one, when the scheduler sees room.
+    /// A pod comes to the first device that is offered and free, one that stays if there is one, when the Node counts one more.
     pub fn pod_step(&mut self) -> bool {
         if self.arrivals == 0 || !self.kubelet || !self.api || !self.agent.up {
             return false;
@@ -386,12 +386,12 @@ impl World {
         let trial = self.on_trial();
         let open = |s: &i32| self.listed.contains(s) && !trial.contains(s);
         let held = |s: &i32| self.spec().hold.contains(s);
-        let room = |profile: Option<&str>| {
+        let counted = |profile: Option<&str>| {
             let all = self.devices().into_iter().filter(|(s, p, _)| *p == profile && !trial.contains(s));
             let taken = i64::try_from(all.filter(|(_, _, d)| d.owner.is_some()).count()).unwrap();
             taken < self.allocatable.get(&resource(profile)).copied().unwrap_or(0)
         };
-        let free = self.devices().into_iter().filter(|(s, p, d)| open(s) && d.owner.is_none() && room(*p));
+        let free = self.devices().into_iter().filter(|(s, p, d)| open(s) && d.owner.is_none() && counted(*p));
         let Some(start) = free.map(|(s, _, _)| s).min_by_key(|s| (held(s), *s)) else { return false };
         let evicting = self.pods.values().any(|p| p.terminating);
         assert!(!(evicting && held(&start)), "whoever replaces an evicted pod comes to what goes: {:#?}", self.story);
@@ -474,12 +474,12 @@ impl World {
 
     /// Is this a good end?
     pub fn check_end(&self) {
-        let told: Vec<_> = self.pods.iter().filter(|(_, p)| p.notice.is_some()).collect();
+        let notified: Vec<_> = self.pods.iter().filter(|(_, p)| p.notice.is_some()).collect();
         let end = if self.blocked && self.phase().is_some() { &self.from } else { &self.target };
         assert_eq!(&self.shown(), end, "neither the old layout nor the new one: {:#?}\n{:#?}", self.spec(), self.story);
         assert_eq!(&wanted(self.spec()), end);
         assert!(self.spec().hold.is_empty(), "a hold is left behind: {:#?}", self.story);
-        assert!(told.is_empty(), "a notice is left behind: {told:?} {:#?}", self.story);
+        assert!(notified.is_empty(), "a notice is left behind: {notified:?} {:#?}", self.story);
         assert!(self.canaries.is_empty(), "a canary is left behind: {:#?} {:#?}", self.canaries, self.story);
         assert!(self.spec().trial.is_empty(), "a device is left on trial: {:#?}", self.story);
         assert!(self.queue.is_empty());

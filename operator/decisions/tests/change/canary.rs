@@ -61,9 +61,9 @@ fn one_new_device_of_each_profile_is_tried_the_others_are_held_and_neighbours_st
 
 #[test]
 fn a_whole_gpu_is_a_profile_too() {
-    let told = tried();
+    let verifying = tried();
     let mut world = World::new(&Scenario { to: gputenancy_crds::Layout::default(), ..scenario::all()[1].clone() });
-    world.policy = told.policy;
+    world.policy = verifying.policy;
     let canary = asked(&mut world);
     assert_eq!((canary.profile, world.spec().trial.clone()), (None, vec![0]));
 }
@@ -102,7 +102,7 @@ fn one_that_fails_brings_the_old_layout_back_and_says_profile_node_gpu_and_its_l
 }
 
 #[test]
-fn one_that_does_not_end_in_time_has_failed_and_its_state_is_told() {
+fn canary_that_does_not_end_in_time_has_failed_and_its_state_is_reported() {
     let mut world = tried();
     let decision =
         decision_after(&mut world, CanaryOutcome::Pending("it starts (ImagePullBackOff) no such image".into()));
@@ -111,12 +111,12 @@ fn one_that_does_not_end_in_time_has_failed_and_its_state_is_told() {
     world.now = decision.requeue_at.expect("the timeout");
     let (name, words) = event(&world.decide());
     assert_eq!((name, phase(&world.decide())), ("CanaryFailed", Some(ChangePhase::RollingBack)));
-    let told = "has not passed within spec.verify.canary.timeout (2m): it starts (ImagePullBackOff) no such image";
-    assert!(words.ends_with(told), "{words}");
+    let expected = "has not passed within spec.verify.canary.timeout (2m): it starts (ImagePullBackOff) no such image";
+    assert!(words.ends_with(expected), "{words}");
 }
 
 #[test]
-fn one_that_told_nothing_about_the_device_is_replaced_after_a_while() {
+fn inconclusive_canary_is_replaced_after_a_while() {
     let mut world = tried();
     let decision = decision_after(&mut world, CanaryOutcome::Inconclusive("UnexpectedAdmissionError".into()));
     assert_eq!((decision.spec, decision.kept_canaries.len()), (None, 1));

@@ -66,7 +66,7 @@ fn a_refused_placement_goes_back_at_once() {
 }
 
 #[test]
-fn other_refusals_are_told_apart() {
+fn other_refusals_are_distinguished() {
     for (code, name) in [(19, "InUse"), (16, "ResetRequired"), (4, "NvmlFailed"), (999, "NvmlFailed")] {
         let mut world = partitioning();
         status(&mut world, AgentStep::Failed, Some(("nvmlGpuInstanceDestroy", code)));
@@ -95,7 +95,7 @@ fn a_lost_gpu_is_given_up_while_it_is_carved_and_left_in_peace_until_it_is_back(
 }
 
 #[test]
-fn a_gpu_that_is_lost_before_anything_was_carved_takes_its_change_back_and_evicts_nobody() {
+fn gpu_lost_before_partitioning_reverts_its_change_and_evicts_no_pod() {
     let mut world = World::new(&scenario::all()[0]);
     world.refusals = 1000;
     until(&mut world, ChangePhase::Evicting);
@@ -107,7 +107,7 @@ fn a_gpu_that_is_lost_before_anything_was_carved_takes_its_change_back_and_evict
 }
 
 #[test]
-fn an_unhealthy_gpu_evicts_nobody() {
+fn unhealthy_gpu_evicts_no_pod() {
     let mut world = World::new(&Scenario { pods: vec![(0, PodController::Replaces)], ..scenario::all()[0].clone() });
     until(&mut world, ChangePhase::Held);
     while world.agent_step(Outcome::Done) {}

@@ -56,14 +56,14 @@ fn plain(name: &'static str) -> Scenario {
 }
 
 pub fn all() -> Vec<Scenario> {
-    let told = Policy { notice: SignedDuration::from_secs(60), ..Policy::default() };
+    let with_notice = Policy { notice: SignedDuration::from_secs(60), ..Policy::default() };
     let canary = Canary { image: "i".into(), command: Vec::new(), timeout: DurationText::parse("2m").unwrap() };
     let tried = Policy { canary: Some(canary), ..Policy::default() };
     let unmanaged = Policy { unmanaged_pods: UnmanagedPods::Evict, ..Policy::default() };
     vec![
         plain("one owner goes, a neighbour stays"),
-        Scenario { pods: vec![], ..plain("nobody is there") },
-        Scenario { policy: told, arrivals: 1, ..plain("owners are told, and a pod comes meanwhile") },
+        Scenario { pods: vec![], ..plain("no pod is there") },
+        Scenario { policy: with_notice, arrivals: 1, ..plain("owners are notified, and a pod comes meanwhile") },
         Scenario { refusals: 2, ..plain("a budget refuses twice") },
         Scenario { failures: 1, ..plain("NVML refuses once") },
         Scenario { failures: 2, pods: vec![(0, PodController::Replaces)], ..plain("NVML refuses the old layout too") },
@@ -91,12 +91,12 @@ pub fn all() -> Vec<Scenario> {
         Scenario {
             pods: vec![(1, PodController::None)],
             policy: unmanaged,
-            ..plain("a pod that nobody replaces may be evicted")
+            ..plain("a pod without a controller may be evicted")
         },
         Scenario {
             pods: vec![(0, PodController::Replaces), (1, PodController::None)],
             blocked: true,
-            ..plain("a pod that nobody replaces is waited for in vain")
+            ..plain("a pod without a controller is waited for in vain")
         },
     ]
 }

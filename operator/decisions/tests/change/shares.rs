@@ -30,7 +30,7 @@ fn lowered_replicas_evict_only_owners_of_removed_shares() {
 }
 
 #[test]
-fn raised_replicas_hold_new_shares_only_and_evict_nobody() {
+fn raised_replicas_hold_new_shares_only_and_evict_no_pod() {
     let mut world = World::new(&turns(&[0, 1]));
     (0..2).for_each(|_| world.start(0));
     world.agent();

@@ -57,7 +57,7 @@ fn evicts_only_the_owner_of_the_instance_that_goes() {
 }
 
 #[test]
-fn a_gpu_that_nobody_uses_is_changed_without_notice() {
+fn idle_gpu_is_changed_without_notice() {
     let mut world = World::new(&split());
     world.policy.notice = SignedDuration::from_mins(15);
     world.target = Some(halves());
@@ -86,7 +86,7 @@ fn instances_are_added_beside_others_without_any_hold() {
 }
 
 #[test]
-fn owners_are_told_in_time_and_free_neighbours_are_withdrawn_at_once() {
+fn owners_are_notified_in_time_and_free_neighbours_are_withdrawn_at_once() {
     let mut world = World::new(&split());
     world.policy.notice = SignedDuration::from_mins(15);
     world.start(0);
@@ -98,7 +98,7 @@ fn owners_are_told_in_time_and_free_neighbours_are_withdrawn_at_once() {
     world.agent();
     world.pass(SignedDuration::from_mins(14));
     let decision = world.operate(3);
-    assert_eq!((world.phase(), decision.notices.len()), (Some(ChangePhase::Noticed), 0), "told once");
+    assert_eq!((world.phase(), decision.notices.len()), (Some(ChangePhase::Noticed), 0), "notified once");
     assert!(decision.requeue_at.is_some_and(|at| at <= world.now.checked_add(SignedDuration::from_mins(1)).unwrap()));
     world.pass(SignedDuration::from_mins(1));
     until(&mut world, ChangePhase::Evicting);
@@ -108,7 +108,7 @@ fn owners_are_told_in_time_and_free_neighbours_are_withdrawn_at_once() {
 }
 
 #[test]
-fn without_a_notice_owners_are_told_as_they_are_evicted_and_who_is_waited_for_at_once() {
+fn without_a_notice_period_owners_are_notified_when_they_are_evicted_or_waited_for() {
     let counts = |decision: &ChangeDecision| (decision.evictions.len(), decision.notices.len());
     for (waited_for, refuses) in [(true, false), (false, true), (false, false)] {
         let mut world = World::new(&split());
@@ -201,7 +201,7 @@ fn owners_go_as_soon_as_the_scheduler_counts_on_nothing_that_goes_and_not_before
     world.node.status.as_mut().unwrap().observed_generation = world.node.metadata.generation;
     for counted in [2, 1] {
         world.allocatable.insert("nvidia.com/mig-1g.10gb".into(), counted);
-        assert_eq!(world.operate(3).evictions.len(), 0, "there is room for {counted}");
+        assert_eq!(world.operate(3).evictions.len(), 0, "{counted} more fits");
     }
     world.allocatable.insert("nvidia.com/mig-1g.10gb".into(), 0);
     assert_eq!(world.operate(3).evictions.len(), 1);
@@ -235,7 +235,7 @@ fn a_budget_that_refuses_is_waited_for_and_named_and_its_device_stays_offered() 
 }
 
 #[test]
-fn pods_that_nobody_replaces_are_waited_for_until_the_timeout_gives_the_devices_back() {
+fn pods_without_a_controller_are_waited_for_until_the_timeout_releases_the_devices() {
     let mut world = World::new(&split());
     world.start(0);
     world.pods.values_mut().for_each(|p| p.controller = PodController::None);
@@ -372,7 +372,7 @@ fn a_plan_that_changes_its_mind_before_anything_was_carved_costs_nothing() {
 }
 
 #[test]
-fn a_dead_agent_is_waited_for_and_nobody_is_evicted_on_its_last_words() {
+fn dead_agent_is_waited_for_and_its_last_report_evicts_no_pod() {
     let mut world = World::new(&split());
     world.start(0);
     world.agent();

@@ -77,7 +77,7 @@ impl World {
             policy: Policy::default(),
             alive: true,
             alive_since: None,
-            reason: "somebody needs it".into(),
+            reason: "a tenant needs it".into(),
             failures: 0,
             refuses: false,
             may_start: true,

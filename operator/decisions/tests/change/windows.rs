@@ -100,7 +100,7 @@ fn what_is_no_window_is_refused_with_its_field_and_a_remedy() {
     assert!(zone.starts_with("spec.disruption.windows[1].timeZone: `Europe/Atlantis` is unknown; write"), "{zone}");
 }
 
-fn told(notice: i64) -> World {
+fn notified(notice: i64) -> World {
     let scenario = Scenario { pods: vec![(0, PodController::Replaces)], ..scenario::all()[0].clone() };
     let mut world = World::new(&scenario);
     world.policy.notice = SignedDuration::from_secs(notice);
@@ -113,7 +113,7 @@ fn minutes(world: &World, n: i64) -> Timestamp {
 
 #[test]
 fn outside_of_its_windows_nothing_begins_and_the_next_one_is_named() {
-    let mut world = told(0);
+    let mut world = notified(0);
     let opens = minutes(&world, 90);
     world.policy.window = Window::Closed { next: Some((opens, minutes(&world, 150))) };
     let decision = world.decide();
@@ -125,7 +125,7 @@ fn outside_of_its_windows_nothing_begins_and_the_next_one_is_named() {
 
 #[test]
 fn a_notice_that_would_outlast_the_window_is_not_given() {
-    let mut world = told(1800);
+    let mut world = notified(1800);
     let next = Some(minutes(&world, 900));
     world.policy.window = Window::Open { since: world.now, until: minutes(&world, 30), next };
     let pending = world.decide().pending.unwrap();
@@ -136,7 +136,7 @@ fn a_notice_that_would_outlast_the_window_is_not_given() {
 
 #[test]
 fn a_change_whose_pods_are_still_there_when_the_window_closes_is_taken_back_with_its_notices() {
-    let mut world = told(0);
+    let mut world = notified(0);
     world.refusals = 1000;
     for _ in 0..60 {
         let _ = world.agent_step(Outcome::Done) || world.operator_step(Outcome::Done);
@@ -155,7 +155,7 @@ fn a_change_whose_pods_are_still_there_when_the_window_closes_is_taken_back_with
 
 #[test]
 fn a_change_whose_pods_are_leaving_when_the_window_closes_goes_on() {
-    let mut world = told(0);
+    let mut world = notified(0);
     while world.phase() != Some(ChangePhase::Evicting) || world.evicted.is_empty() {
         let _ = world.agent_step(Outcome::Done) || world.operator_step(Outcome::Done);
     }

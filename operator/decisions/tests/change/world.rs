@@ -248,7 +248,7 @@ impl World {
             node: &self.node,
             allocatable: &self.allocatable,
             target: Some(&self.target),
-            reason: "somebody needs it",
+            reason: "a tenant needs it",
             intent,
             canaries: &canaries,
             pods: &pods,

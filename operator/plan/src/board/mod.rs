@@ -10,7 +10,7 @@ mod packing;
 mod shape;
 mod shares;
 
-pub(crate) use self::shares::{PARTS, Room};
+pub(crate) use self::shares::{PARTS, ShareCapacity};
 pub use self::{
     geometry::{BoardGeometry, MigProfile, Occupancy},
     shape::{Shape, ShareShape, ShareSize},

@@ -52,7 +52,7 @@ impl BoardGeometry {
             (_, ShareSize::Part { memory, compute }) => (None, Some(memory), Some(compute)),
         };
         let offer = ShareOffer { mode, interval, exactly, memory, compute, resize, compute_mode };
-        let fits = memory.is_none_or(|m| m > 0) && Room::of(self, mode).takes(&offer, 1);
+        let fits = memory.is_none_or(|m| m > 0) && ShareCapacity::of(self, mode).takes(&offer, 1);
         fits.then_some(offer)
     }
 
@@ -79,13 +79,13 @@ impl BoardGeometry {
 
 /// What the shares of a GPU leave of it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Room {
+pub(crate) struct ShareCapacity {
     memory: i64,
     compute: i64,
     shares: i64,
 }
 
-impl Room {
+impl ShareCapacity {
     /// A GPU without shares.
     pub fn of(board: &BoardGeometry, mode: SharingMode) -> Self {
         let shares = if mode == SharingMode::Mps { MPS_CLIENTS } else { MAX_SHARES };
@@ -140,11 +140,11 @@ mod tests {
     #[test]
     fn shares_leave_the_reserved_memory_and_a_context_each() {
         let ten = board().share(&shape(SharingMode::Fraction, ShareSize::Part { memory: 10_240, compute: 5 })).unwrap();
-        let room = Room::of(&board(), SharingMode::Fraction);
+        let capacity = ShareCapacity::of(&board(), SharingMode::Fraction);
         // 7 × (10,240 + 640) = 76,160 of 80,896 MiB
-        assert!(room.takes(&ten, 7) && !room.takes(&ten, 8));
+        assert!(capacity.takes(&ten, 7) && !capacity.takes(&ten, 8));
         let half = board().share(&shape(SharingMode::Fraction, ShareSize::Part { memory: 1024, compute: 40 })).unwrap();
-        assert!(room.takes(&half, 2) && !room.takes(&half, 3), "compute adds up to 100 %");
+        assert!(capacity.takes(&half, 2) && !capacity.takes(&half, 3), "compute adds up to 100 %");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use gputenancy_crds::{InstanceSpec, Layout, MAX_SHARES, MemoryText, ShareGroup, 
 
 use super::options::BoardOptions;
 use crate::{
-    board::{Room, ShareOffer},
+    board::{ShareCapacity, ShareOffer},
     plugin_shares,
     snapshot::Gpu,
 };
@@ -47,7 +47,7 @@ fn resized(sharing: &Sharing, gpu: &Gpu, options: &BoardOptions<'_>) -> Option<S
         let size = offered.map(|(_, offer)| (offer.memory, offer.compute, offer.compute_mode, offer.resize));
         size.filter(|(memory, ..)| memory.is_some())
     };
-    let mut room = Room::of(options.board, mode);
+    let mut capacity = ShareCapacity::of(options.board, mode);
     let mut shares = Vec::new();
     for group in &sharing.shares {
         let present = || {
@@ -62,12 +62,12 @@ fn resized(sharing: &Sharing, gpu: &Gpu, options: &BoardOptions<'_>) -> Option<S
         let offer =
             ShareOffer { mode, interval: sharing.interval, exactly: None, memory, compute, resize, compute_mode };
         let here = gpu.used.iter().filter(|used| used.share && group.numbers.contains(&used.start));
-        room = room.without(here.map(|used| gpu.retained(used, memory)).sum());
+        capacity = capacity.without(here.map(|used| gpu.retained(used, memory)).sum());
         let count = i64::try_from(group.numbers.len()).ok()?;
-        if !room.takes(&offer, count) {
+        if !capacity.takes(&offer, count) {
             return None;
         }
-        room = room.less(&offer, count);
+        capacity = capacity.less(&offer, count);
         let memory = memory.map(MemoryText::from_mib);
         shares.push(ShareGroup { memory, compute, compute_mode, resize, ..group.clone() });
     }

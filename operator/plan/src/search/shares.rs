@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use gputenancy_crds::{Interval, Layout, MAX_SHARES, MemoryText, ShareGroup, Sharing, SharingMode};
 
 use crate::{
-    board::{Room, ShareOffer},
+    board::{ShareCapacity, ShareOffer},
     fleet::{BoardOptions, GpuClass, ProfileId},
 };
 
@@ -15,7 +15,7 @@ const MAX_SETS: usize = 1000;
 const MAX_CHOICES: usize = 32;
 
 /// Equal shares that a GPU may have.
-struct Kind {
+struct ShareKind {
     offer: ShareOffer,
     resource: String,
     /// Most of them: all that fit, or those in use where the pool no longer offers them.
@@ -70,9 +70,9 @@ pub(super) fn layouts(
     for (extent, mode) in extents.iter().flat_map(|extent| modes.map(|mode| (*extent, mode))) {
         let of_mode: Vec<usize> =
             (0..kinds.len()).filter(|i| kinds.get(*i).is_some_and(|k| k.offer.mode == mode)).collect();
-        let room = Room::of(options.board, mode);
-        for counts in sets(&kinds, &of_mode, room, extent) {
-            layouts.extend(placed((&kinds, room), &counts, present.filter(|p| p.mode == mode), &taken(present)));
+        let capacity = ShareCapacity::of(options.board, mode);
+        for counts in sets(&kinds, &of_mode, capacity, extent) {
+            layouts.extend(placed((&kinds, capacity), &counts, present.filter(|p| p.mode == mode), &taken(present)));
         }
     }
     let mut seen = BTreeSet::new();
@@ -89,7 +89,7 @@ fn kinds(
     options: &BoardOptions<'_>,
     weights: &[i64],
     wanted: impl Fn(ProfileId) -> i64,
-) -> Vec<Kind> {
+) -> Vec<ShareKind> {
     let used = |resource: &str, memory: Option<i64>| {
         let used = class.gpu.used.iter().zip(weights).zip(&class.kept);
         let here = used.filter(|((u, _), _)| u.share && *u.resource == *resource);
@@ -104,9 +104,9 @@ fn kinds(
         let most = share.exactly.map_or(MAX_SHARES, |n| n).into();
         let used: Vec<InUse> = used(&resource, share.memory);
         let useful = wanted(offer.profile).max(i64::try_from(used.len()).unwrap_or(i64::MAX));
-        Kind { offer: *share, used, resource, most, useful }
+        ShareKind { offer: *share, used, resource, most, useful }
     });
-    let mut kinds: Vec<Kind> = offered.collect();
+    let mut kinds: Vec<ShareKind> = offered.collect();
     // shares that exist may stay, also those of no profile of the pool
     let present = class.base.iter().filter_map(|l| l.sharing.as_ref());
     for (sharing, group) in present.flat_map(|s| s.shares.iter().map(move |group| (s, group))) {
@@ -117,7 +117,7 @@ fn kinds(
     kinds
 }
 
-fn existing(sharing: &Sharing, group: &ShareGroup, used: Vec<InUse>) -> Kind {
+fn existing(sharing: &Sharing, group: &ShareGroup, used: Vec<InUse>) -> ShareKind {
     let count = i32::try_from(group.numbers.len()).unwrap_or(MAX_SHARES);
     let memory = mib(group);
     let exactly = memory.is_none().then_some(count);
@@ -126,7 +126,7 @@ fn existing(sharing: &Sharing, group: &ShareGroup, used: Vec<InUse>) -> Kind {
     let offer = ShareOffer { mode, interval, exactly, memory, compute, resize, compute_mode };
     // idle ones serve nothing, and stay only while the GPU keeps its layout
     let kept = i64::try_from(used.len()).unwrap_or(i64::MAX);
-    Kind { offer, resource: group.resource.clone(), most: kept, useful: kept, used }
+    ShareKind { offer, resource: group.resource.clone(), most: kept, useful: kept, used }
 }
 
 fn mib(group: &ShareGroup) -> Option<i64> {
@@ -134,22 +134,29 @@ fn mib(group: &ShareGroup) -> Option<i64> {
 }
 
 /// Sets that fit: shares that split a GPU equally have it for themselves; the others are combined.
-fn sets(kinds: &[Kind], of_mode: &[usize], room: Room, extent: Extent) -> Vec<Counts> {
+fn sets(kinds: &[ShareKind], of_mode: &[usize], capacity: ShareCapacity, extent: Extent) -> Vec<Counts> {
     let kind = |index: &usize| kinds.get(*index);
     let (equal, parts): (Vec<usize>, Vec<usize>) =
         of_mode.iter().partition(|i| kind(i).is_some_and(|k| k.offer.exactly.is_some()));
     let mut found = Vec::new();
     if extent == Extent::Useful {
         found.extend(equal.iter().filter_map(|i| Some(vec![(*i, i64::from(kind(i)?.offer.exactly?))])));
-        combine((kinds, |k: &Kind| k.most.min(k.useful)), &parts, room, MAX_SETS, &mut Counts::new(), &mut found);
+        combine(
+            (kinds, |k: &ShareKind| k.most.min(k.useful)),
+            &parts,
+            capacity,
+            MAX_SETS,
+            &mut Counts::new(),
+            &mut found,
+        );
         return found;
     }
-    let most: fn(&Kind) -> i64 = |k| k.most;
-    combine((kinds, most), &parts, room, MAX_SETS, &mut Counts::new(), &mut found);
+    let most: fn(&ShareKind) -> i64 = |k| k.most;
+    combine((kinds, most), &parts, capacity, MAX_SETS, &mut Counts::new(), &mut found);
     // also as many as fit of each kind, whatever was left out
     for first in &parts {
         let order: Vec<usize> = [*first].into_iter().chain(parts.iter().copied().filter(|i| i != first)).collect();
-        combine((kinds, most), &order, room, 1, &mut Counts::new(), &mut found);
+        combine((kinds, most), &order, capacity, 1, &mut Counts::new(), &mut found);
     }
     for set in &mut found {
         set.sort_unstable();
@@ -160,9 +167,9 @@ fn sets(kinds: &[Kind], of_mode: &[usize], room: Room, extent: Extent) -> Vec<Co
 /// At most `most_sets` sets, and one at least, the largest first: a pool with many small profiles has more than can be considered. What is
 /// left of the limit is divided among the numbers of a kind.
 fn combine(
-    (kinds, most): (&[Kind], fn(&Kind) -> i64),
+    (kinds, most): (&[ShareKind], fn(&ShareKind) -> i64),
     rest: &[usize],
-    room: Room,
+    capacity: ShareCapacity,
     most_sets: usize,
     set: &mut Counts,
     found: &mut Vec<Counts>,
@@ -174,7 +181,7 @@ fn combine(
         return;
     };
     let Some(kind) = kinds.get(*first) else { return };
-    let largest = (0..=most(kind)).rev().find(|n| room.takes(&kind.offer, *n)).unwrap_or(0);
+    let largest = (0..=most(kind)).rev().find(|n| capacity.takes(&kind.offer, *n)).unwrap_or(0);
     let end = found.len() + most_sets;
     for n in (0..=largest).rev() {
         let left = end.saturating_sub(found.len());
@@ -185,7 +192,7 @@ fn combine(
         if n > 0 {
             set.push((*first, n));
         }
-        combine((kinds, most), rest, room.less(&kind.offer, n), share.max(1), set, found);
+        combine((kinds, most), rest, capacity.less(&kind.offer, n), share.max(1), set, found);
         if n > 0 {
             set.pop();
         }
@@ -194,7 +201,7 @@ fn combine(
 
 /// The layouts with these counts: one for each choice of the shares in use that stay.
 fn placed(
-    (kinds, room): (&[Kind], Room),
+    (kinds, capacity): (&[ShareKind], ShareCapacity),
     counts: &Counts,
     present: Option<&Sharing>,
     taken: &BTreeSet<i32>,
@@ -212,24 +219,24 @@ fn placed(
         });
         choices = extended.take(MAX_CHOICES).collect();
     }
-    choices.retain(|kept| fits(kinds, room, counts, kept));
+    choices.retain(|kept| fits(kinds, capacity, counts, kept));
     choices.into_iter().filter_map(|kept| layout(kinds, counts, &kept, present, taken)).collect()
 }
 
 /// Whether the shares fit with what pods on those that stay keep beyond the size of their profile.
-fn fits(kinds: &[Kind], room: Room, counts: &Counts, kept: &BTreeMap<usize, Vec<i32>>) -> bool {
+fn fits(kinds: &[ShareKind], capacity: ShareCapacity, counts: &Counts, kept: &BTreeMap<usize, Vec<i32>>) -> bool {
     let stays = |index: usize, number: i32| kept.get(&index).is_some_and(|kept| kept.contains(&number));
-    let retained = |(index, kind): (usize, &Kind)| -> i64 {
+    let retained = |(index, kind): (usize, &ShareKind)| -> i64 {
         kind.used.iter().filter(|u| stays(index, u.number)).map(|u| u.retained).sum()
     };
     let kept = kinds.iter().enumerate().map(retained).sum();
     let left = counts.iter().filter_map(|(index, n)| Some((kinds.get(*index)?, *n)));
-    kept == 0 || left.fold(room.without(kept), |room, (kind, n)| room.less(&kind.offer, n)).is_enough()
+    kept == 0 || left.fold(capacity.without(kept), |capacity, (kind, n)| capacity.less(&kind.offer, n)).is_enough()
 }
 
 /// Which shares in use stay when there are so many: all, or every way to divide them among those that count alike, the most important
 /// pods of each first.
-fn stays(kind: &Kind, n: i64) -> Vec<Vec<i32>> {
+fn stays(kind: &ShareKind, n: i64) -> Vec<Vec<i32>> {
     let n = usize::try_from(n).unwrap_or(0);
     if kind.used.len() <= n {
         return vec![kind.used.iter().map(|u| u.number).collect()];
@@ -264,7 +271,7 @@ fn stays(kind: &Kind, n: i64) -> Vec<Vec<i32>> {
 /// A layout that keeps these shares. Others that exist come next, then new numbers, which no present share has: so the id of a share
 /// never passes from one resource to another in one change.
 fn layout(
-    kinds: &[Kind],
+    kinds: &[ShareKind],
     counts: &Counts,
     kept: &BTreeMap<usize, Vec<i32>>,
     present: Option<&Sharing>,

@@ -151,7 +151,7 @@ fn kept() -> Vec<(&'static str, usize)> {
 }
 
 #[test]
-fn idle_share_of_a_deleted_profile_goes_where_demand_needs_its_room() {
+fn idle_share_of_a_deleted_profile_goes_where_demand_needs_its_capacity() {
     let shares = [("p30", 2), ("p7", 1), ("p8", 1), ("old2", 1), ("old2b", 1)];
     let plan = one_gpu(&shares, &["p30", "p30"], &kept(), &[("p30", 3)]);
     assert!(plan.problems.is_empty() && evictions(&plan) == 0, "{:#?}", explain(&plan));

@@ -273,7 +273,7 @@ fn with_replicas(mut fleet: Fleet, replicas: i32, guaranteed: i32) -> Fleet {
 }
 
 #[test]
-fn raised_replicas_evict_nobody() {
+fn raised_replicas_evict_no_pod() {
     let plan = with_replicas(time_sliced(4), 6, 6).plan();
     assert_eq!(evictions(&plan), 0, "{:#?}", explain(&plan));
     let changed: Vec<_> = plan.gpus.values().filter(|g| g.changed).collect();
@@ -336,9 +336,9 @@ fn number_of_time_slices_of_an_instance_changes_without_more_evictions_than_slic
     let target = plan.gpus.values().find(|g| g.changed).unwrap().target.clone().unwrap();
     assert_eq!(target.instances.iter().map(|i| i.replicas).collect::<Vec<_>>(), [Some(6)]);
 
-    let mut lowered = tenant(fleet, &[("slices", 3)]);
-    resize(&mut lowered, 3);
-    let plan = lowered.plan();
+    let mut fewer = tenant(fleet, &[("slices", 3)]);
+    resize(&mut fewer, 3);
+    let plan = fewer.plan();
     let evicted: Vec<String> =
         plan.gpus.values().flat_map(|g| &g.evicts).map(|e| format!("{} {}", e.pod, e.device)).collect();
     assert_eq!(evicted, ["t/pod-3 time-slice 3 of 1g.10gb"], "{:#?}", explain(&plan));

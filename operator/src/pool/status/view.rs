@@ -49,7 +49,7 @@ pub fn view(seen: &Seen<'_>, snapshot: &Snapshot) -> FleetView {
         weights: device_weights(snapshot),
         tenants: tenants.collect(),
         held: sums.held().clone(),
-        left_over: sums.left_over(seen.pods),
+        retained_devices: sums.left_over(seen.pods),
         waiting: devices::waiting(seen.pods),
         limits: sums.limits(),
     }

@@ -18,7 +18,12 @@ fn device_that_kubelet_has_forgotten_counts_against_no_budget_while_its_pod_is_o
     };
     let name = PodName { namespace: "t".into(), name: "w".into() };
     let kept = |fleet: &Fleet| {
-        at(fleet, 0, &[]).view.left_over.get(&("t".to_owned(), "nvidia.com/gpu".to_owned())).copied().unwrap_or(0)
+        at(fleet, 0, &[])
+            .view
+            .retained_devices
+            .get(&("t".to_owned(), "nvidia.com/gpu".to_owned()))
+            .copied()
+            .unwrap_or(0)
     };
     assert_eq!(kept(&fleet), 1, "deleted by force");
     for (node, phase, count, expected) in

@@ -57,7 +57,7 @@ impl Observed {
                 Role::Terminating => (false, present.unwrap_or(Presence::Terminating)),
             };
             let pod_requests = if presence == Presence::Terminating { self.held(name) } else { self.requested(name) };
-            let (counted, demands) = (!self.lowered.contains(name), self.refused.demands(name));
+            let (counted, demands) = (!self.recently_lowered.contains(name), self.refused.demands(name));
             Some((name.to_owned(), NamespaceQuota { open, presence, counted, pod_requests, demands }))
         };
         // created by a recent write, and no longer in the spec
@@ -69,17 +69,17 @@ impl Observed {
         roles.iter().filter_map(quota).chain(uncached).collect()
     }
 
-    /// Devices that processes of the tenant's deleted pods keep, by resource. Kubernetes counts deleted pods in no quota.
-    fn left_over<'s>(&'s self, roles: &'s Roles) -> impl Iterator<Item = (&'s String, Amount)> {
+    /// Devices that processes of the tenant's deleted pods use, by resource. Kubernetes counts deleted pods in no quota.
+    fn retained_devices<'s>(&'s self, roles: &'s Roles) -> impl Iterator<Item = (&'s String, Amount)> {
         let own = |name: &str| roles.own().any(|own| own == name);
-        let all = self.view.left_over.iter().filter(move |((namespace, _), _)| own(namespace));
+        let all = self.view.retained_devices.iter().filter(move |((namespace, _), _)| own(namespace));
         all.map(|((_, resource), n)| (resource, Amount::of_milli(i128::from(*n) * 1000)))
     }
 
-    /// The budget without what processes of deleted pods keep: what quotas may grant.
+    /// The budget without retained devices: what quotas may grant.
     fn grantable(&self, roles: &Roles) -> Limits {
         let mut budget = self.budget();
-        for (resource, kept) in self.left_over(roles) {
+        for (resource, kept) in self.retained_devices(roles) {
             if let Some(limit) = budget.get_mut(&quota_key(resource)) {
                 *limit = Amount::parse(limit).unwrap_or_default().less(kept).quantity();
             }
@@ -87,10 +87,11 @@ impl Observed {
         budget
     }
 
-    /// The cap without what processes of deleted pods keep.
+    /// The cap without retained devices.
     fn grantable_cap(&self, roles: &Roles) -> Option<Cap> {
         let cap = self.cap()?;
-        let kept: Vec<(String, Amount)> = self.left_over(roles).map(|(resource, n)| (quota_key(resource), n)).collect();
+        let kept: Vec<(String, Amount)> =
+            self.retained_devices(roles).map(|(resource, n)| (quota_key(resource), n)).collect();
         let kept = cap.weigh(kept.iter().map(|(key, n)| (key.as_str(), *n)));
         Some(Cap { whole: cap.whole.less(kept), ..cap })
     }
@@ -133,16 +134,16 @@ impl Observed {
         let cap = self.tenant.spec.gpu_equivalents.as_ref().filter(|_| decision.over_cap > Amount::default());
         let cap = cap.map(|cap| format!("spec.gpuEquivalents by {} over {cap}", decision.over_cap.decimal()));
         let over = decision.over_budget.iter().map(excess).chain(cap).collect::<Vec<_>>().join(", ");
-        match self.kept_by_deleted_pods(roles) {
+        match self.retained_devices_note(roles) {
             Some(kept) if !over.is_empty() => format!("{over}; {kept}"),
             _ => over,
         }
     }
 
-    /// What processes of deleted pods keep, for a message.
-    pub fn kept_by_deleted_pods(&self, roles: &Roles) -> Option<String> {
+    /// The retained devices, for a message.
+    pub fn retained_devices_note(&self, roles: &Roles) -> Option<String> {
         let mut sums: BTreeMap<&String, Amount> = BTreeMap::new();
-        for (resource, n) in self.left_over(roles) {
+        for (resource, n) in self.retained_devices(roles) {
             let sum = sums.entry(resource).or_default();
             *sum = sum.plus(n);
         }

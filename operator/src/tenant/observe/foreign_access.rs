@@ -28,14 +28,14 @@ pub const LONGEST: usize = 100;
 
 /// A kind of object that gives access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum AccessKind {
     /// A `RoleBinding`.
     RoleBinding,
     /// A `NetworkPolicy`.
     NetworkPolicy,
 }
 
-impl Kind {
+impl AccessKind {
     /// As `kubectl` takes it.
     pub fn resource(self) -> &'static str {
         match self {
@@ -63,7 +63,7 @@ impl Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
     /// What it is.
-    pub kind: Kind,
+    pub kind: AccessKind,
     /// Its name. For role bindings the API server admits nearly all characters.
     pub name: String,
     /// What it allows: `ClusterRole edit to Group devs`.
@@ -103,14 +103,16 @@ where
 
 /// Those of a namespace's objects that are not the operator's. A name of the operator's hides nothing without its labels.
 fn foreign(tenant: &str, bindings: &[RoleBinding], policies: &[NetworkPolicy]) -> Vec<Access> {
-    let foreign = |kind: Kind, meta: &ObjectMeta, labelled: bool| {
-        let ours =
-            |managed: Managed| Kind::of(managed) == Some(kind) && meta.name.as_deref() == Some(&*managed.name(tenant));
+    let foreign = |kind: AccessKind, meta: &ObjectMeta, labelled: bool| {
+        let ours = |managed: Managed| {
+            AccessKind::of(managed) == Some(kind) && meta.name.as_deref() == Some(&*managed.name(tenant))
+        };
         !labelled || !Managed::all().any(ours)
     };
-    let bindings = bindings.iter().filter(|b| foreign(Kind::RoleBinding, &b.metadata, render::is_labelled(*b, tenant)));
+    let bindings =
+        bindings.iter().filter(|b| foreign(AccessKind::RoleBinding, &b.metadata, render::is_labelled(*b, tenant)));
     let policies =
-        policies.iter().filter(|p| foreign(Kind::NetworkPolicy, &p.metadata, render::is_labelled(*p, tenant)));
+        policies.iter().filter(|p| foreign(AccessKind::NetworkPolicy, &p.metadata, render::is_labelled(*p, tenant)));
     bindings.filter_map(of_binding).chain(policies.filter_map(of_policy)).collect()
 }
 
@@ -125,7 +127,7 @@ fn of_binding(binding: &RoleBinding) -> Option<Access> {
         let _ = write!(subjects, " and {more} more");
     }
     let allows = format!("{} {} to {subjects}", binding.role_ref.kind, shown(&binding.role_ref.name));
-    (!all.is_empty()).then(|| of(Kind::RoleBinding, &binding.metadata, allows))
+    (!all.is_empty()).then(|| of(AccessKind::RoleBinding, &binding.metadata, allows))
 }
 
 fn of_policy(policy: &NetworkPolicy) -> Option<Access> {
@@ -140,10 +142,10 @@ fn of_policy(policy: &NetworkPolicy) -> Option<Access> {
         (false, true) => "opens egress",
         (false, false) => return None,
     };
-    Some(of(Kind::NetworkPolicy, &policy.metadata, opens.into()))
+    Some(of(AccessKind::NetworkPolicy, &policy.metadata, opens.into()))
 }
 
-fn of(kind: Kind, meta: &ObjectMeta, allows: String) -> Access {
+fn of(kind: AccessKind, meta: &ObjectMeta, allows: String) -> Access {
     let since = meta.creation_timestamp.as_ref().map(|time| time.0);
     Access { kind, name: meta.name.clone().unwrap_or_default(), allows, since }
 }

@@ -56,13 +56,13 @@ pub struct Observed {
     /// Namespaces whose quota is fenced: no write in progress can raise it.
     pub fenced: BTreeSet<String>,
     /// Namespaces in which a limit was lowered a moment ago.
-    pub lowered: BTreeSet<String>,
+    pub recently_lowered: BTreeSet<String>,
     /// Requests of running and pending pods, by namespace and quota key.
     pub requested: BTreeMap<String, Amounts>,
     /// Namespaces whose quota was written and that the caches do not have yet.
     pub uncached: BTreeSet<String>,
     /// Role bindings and network policies of others in its adopted namespaces.
-    pub earlier: BTreeMap<String, Vec<Access>>,
+    pub foreign_access: BTreeMap<String, Vec<Access>>,
     /// Its controllers whose pods were refused.
     pub refused: RefusedControllers,
     /// The fleet.

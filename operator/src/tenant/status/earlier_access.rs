@@ -11,7 +11,7 @@ use crate::tenant::{
     decide::roles::{Role, Roles},
     observe::{
         Observed,
-        foreign_access::{Access, Kind, LONGEST, shown},
+        foreign_access::{Access, AccessKind, LONGEST, shown},
     },
     render,
 };
@@ -39,7 +39,7 @@ pub fn adopted(seen: &Observed, roles: &Roles) -> Vec<(String, Timestamp)> {
 
 /// Is there an adopted namespace whose objects could not be read?
 pub fn is_unread(seen: &Observed, roles: &Roles) -> bool {
-    adopted(seen, roles).iter().any(|(name, _)| !seen.earlier.contains_key(name))
+    adopted(seen, roles).iter().any(|(name, _)| !seen.foreign_access.contains_key(name))
 }
 
 /// The condition, where an adopted namespace has objects from before; as it was, where they could not be read.
@@ -63,9 +63,9 @@ fn message(seen: &Observed, namespace: &str, adopted: Timestamp) -> Option<Strin
     // later ones are the owners' own; with spec.network: Open the operator writes no policy, and one that is there only restricts
     let open = seen.tenant.spec.network == Network::Open;
     let counts = |access: &&Access| {
-        access.since.is_none_or(|since| since <= adopted) && !(open && access.kind == Kind::NetworkPolicy)
+        access.since.is_none_or(|since| since <= adopted) && !(open && access.kind == AccessKind::NetworkPolicy)
     };
-    let found: Vec<&Access> = seen.earlier.get(namespace)?.iter().filter(counts).collect();
+    let found: Vec<&Access> = seen.foreign_access.get(namespace)?.iter().filter(counts).collect();
     if found.is_empty() {
         return None;
     }

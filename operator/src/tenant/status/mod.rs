@@ -118,7 +118,7 @@ fn uses(seen: &Observed, roles: &Roles) -> Vec<GpuUse> {
             .sum();
         let namespaces: Vec<&str> = names().collect();
         let refused = seen.refused.waiting(&namespaces, &quota_key(&resource), seen.now, SHOWN_AFTER);
-        let held = seen.view.held_by(names(), &resource) + seen.view.left_over_of(names(), &resource);
+        let held = seen.view.held_by(names(), &resource) + seen.view.retained_devices_of(names(), &resource);
         let free = profile.map_or(0, |p| p.free);
         let share = seen.view.weights.get(&resource).filter(|_| seen.tenant.spec.gpu_equivalents.is_some());
         GpuUse {
@@ -242,7 +242,7 @@ fn quota(seen: &Observed, Decided { roles, quotas, .. }: &Decided) -> ConditionU
             "spec.suspend is true: running pods continue and no new pods are admitted",
         );
     }
-    if let Some(kept) = seen.kept_by_deleted_pods(roles) {
+    if let Some(kept) = seen.retained_devices_note(roles) {
         return ConditionUpdate::yes(QUOTA, reasons::ENFORCED, kept);
     }
     if let Some(cap) = &seen.tenant.spec.gpu_equivalents {

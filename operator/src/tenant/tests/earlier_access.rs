@@ -3,9 +3,9 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::*;
-use crate::tenant::observe::foreign_access::{Access, Kind};
+use crate::tenant::observe::foreign_access::{Access, AccessKind};
 
-fn access(kind: Kind, name: &str, since: i64) -> Access {
+fn access(kind: AccessKind, name: &str, since: i64) -> Access {
     let allows = "ClusterRole edit to Group devs".into();
     Access { kind, name: name.into(), allows, since: Timestamp::from_second(since).ok() }
 }
@@ -17,7 +17,7 @@ fn adopted(spec: &Value, all: Option<Vec<Access>>) -> Observed {
         let at = Timestamp::from_second(100).unwrap().to_string();
         Arc::make_mut(namespace).metadata.annotations = Some([(render::ADOPTED.to_owned(), at)].into());
     }
-    seen.earlier.extend(all.map(|all| ("old".to_owned(), all)));
+    seen.foreign_access.extend(all.map(|all| ("old".to_owned(), all)));
     seen
 }
 
@@ -33,14 +33,14 @@ fn with_access(all: Vec<Access>) -> Option<(String, String)> {
 
 #[test]
 fn objects_from_before_the_adoption_are_named_with_the_command_and_the_tenant_stays_ready() {
-    let all = vec![access(Kind::RoleBinding, "ci", 50), access(Kind::NetworkPolicy, "open", 100)];
+    let all = vec![access(AccessKind::RoleBinding, "ci", 50), access(AccessKind::NetworkPolicy, "open", 100)];
     let (message, ready) = with_access(all).unwrap();
     assert!(message.contains("kubectl delete -n old rolebinding/ci networkpolicy/open; what"), "{message}");
     assert!(message.ends_with(
         "rolebinding/ci (ClusterRole edit to Group devs), networkpolicy/open (ClusterRole edit to Group devs)"
     ));
     assert_eq!(ready, "True");
-    let many = (0..20).map(|n| access(Kind::RoleBinding, &format!("b{n}"), 1)).collect();
+    let many = (0..20).map(|n| access(AccessKind::RoleBinding, &format!("b{n}"), 1)).collect();
     let (message, _) = with_access(many).unwrap();
     assert!(
         message.contains("kubectl get rolebindings,networkpolicies -n old") && !message.contains("b8 "),
@@ -51,20 +51,21 @@ fn objects_from_before_the_adoption_are_named_with_the_command_and_the_tenant_st
 #[test]
 fn command_has_no_name_that_a_shell_or_kubectl_would_read_otherwise() {
     for name in ["x;reboot", "$(reboot)", "a b", "-A", "--all", "a\nb", "`x`", "é"] {
-        let (message, _) = with_access(vec![access(Kind::RoleBinding, name, 1)]).unwrap();
+        let (message, _) = with_access(vec![access(AccessKind::RoleBinding, name, 1)]).unwrap();
         assert!(!message.contains("kubectl delete"), "{message}");
         assert!(message.contains("kubectl get rolebindings") && !message.contains('\n'), "{message}");
     }
     let long = "x".repeat(100_000);
-    let many = (0..20).map(|_| access(Kind::RoleBinding, &long, 1)).collect();
+    let many = (0..20).map(|_| access(AccessKind::RoleBinding, &long, 1)).collect();
     assert!(with_access(many).unwrap().0.len() < 4096);
 }
 
 #[test]
 fn later_objects_and_namespaces_that_were_not_adopted_are_no_matter() {
-    assert_eq!(with_access(vec![access(Kind::RoleBinding, "of-owners", 101)]), None);
+    assert_eq!(with_access(vec![access(AccessKind::RoleBinding, "of-owners", 101)]), None);
     assert_eq!(with_access(vec![]), None);
-    let mut made = adopted(&json!({"namespaces": [{"name": "old"}]}), Some(vec![access(Kind::RoleBinding, "ci", 50)]));
+    let mut made =
+        adopted(&json!({"namespaces": [{"name": "old"}]}), Some(vec![access(AccessKind::RoleBinding, "ci", 50)]));
     for namespace in made.namespaces.values_mut() {
         Arc::make_mut(namespace).metadata.annotations = None;
     }
@@ -74,14 +75,14 @@ fn later_objects_and_namespaces_that_were_not_adopted_are_no_matter() {
 #[test]
 fn policies_of_an_open_tenant_are_its_own_protection() {
     let open = json!({"namespaces": [{"name": "old"}], "network": "Open"});
-    let policy = vec![access(Kind::NetworkPolicy, "closed-to-most", 50)];
+    let policy = vec![access(AccessKind::NetworkPolicy, "closed-to-most", 50)];
     assert_eq!(message(&adopted(&open, Some(policy))), None);
 }
 
 #[test]
 fn condition_stays_while_the_objects_cannot_be_read() {
     let spec = json!({"namespaces": [{"name": "old"}]});
-    let read = adopted(&spec, Some(vec![access(Kind::RoleBinding, "ci", 50)]));
+    let read = adopted(&spec, Some(vec![access(AccessKind::RoleBinding, "ci", 50)]));
     let mut unread = adopted(&spec, None);
     assert_eq!(message(&unread), None);
     unread.tenant.status = Some(status_of(&read, None));

@@ -83,9 +83,9 @@ fn limit_under_a_cap_is_raised_only_after_another_has_settled() {
     apply_writes(&mut seen, writes);
     set_used_of(&mut seen, THREE, 3);
     assert_eq!(limits(&seen), ["12", "3"]);
-    seen.lowered.insert("a1".into());
+    seen.recently_lowered.insert("a1".into());
     assert_eq!((to_write(&seen), decide(&seen).quotas.decision.waits_for_count), (vec![], true));
-    seen.lowered.clear();
+    seen.recently_lowered.clear();
     converge(&mut seen);
     assert_eq!(limits(&seen), ["12", "4"]);
 }
@@ -148,7 +148,8 @@ fn device_of_a_deleted_profile_counts_as_a_whole_gpu() {
 fn devices_that_processes_of_deleted_pods_keep_count_against_the_budget() {
     let mut view = view_with_weights();
     // of the tenant two large devices; of another namespace one
-    view.left_over = [("a1", 2), ("b1", 1)].map(|(ns, n)| ((ns.into(), "nvidia.com/mig-3g.40gb".into()), n)).into();
+    view.retained_devices =
+        [("a1", 2), ("b1", 1)].map(|(ns, n)| ((ns.into(), "nvidia.com/mig-3g.40gb".into()), n)).into();
     // four devices are guaranteed; 2.5 GPUs are left of the cap: twelve small devices are 1.5
     for (cap, small, limit) in [(Value::Null, "14", "2"), (json!("3.5"), "12", "2")] {
         let mut seen = mixed(&json!({"gpuEquivalents": cap}));

@@ -121,10 +121,10 @@ fn observed(spec: &Value) -> Observed {
         api_endpoints: [("10.0.0.5", 6443), ("10.96.0.1", 443)].map(|(at, port)| endpoint(at, port)).into(),
         operator_namespace: "gputenancy-system".into(),
         fenced: BTreeSet::new(),
-        lowered: BTreeSet::new(),
+        recently_lowered: BTreeSet::new(),
         requested: BTreeMap::new(),
         uncached: BTreeSet::new(),
-        earlier: BTreeMap::new(),
+        foreign_access: BTreeMap::new(),
         refused: RefusedControllers::default(),
         view: Arc::new(view()),
         now: Timestamp::UNIX_EPOCH,
@@ -497,9 +497,9 @@ fn limit_is_raised_only_after_lowered_limits_have_settled() {
     apply_writes(&mut seen, writes);
     set_used(&mut seen, "a1", 4);
     assert_eq!(hard(&seen), ["4", "2"]);
-    seen.lowered.insert("a2".into());
+    seen.recently_lowered.insert("a2".into());
     assert_eq!((to_write(&seen), decide(&seen).quotas.decision.waits_for_count), (vec![], true));
-    seen.lowered.clear();
+    seen.recently_lowered.clear();
     seen.requested.insert("a2".into(), [(MIG.to_owned(), super::Amount::units(3))].into());
     converge(&mut seen);
     assert_eq!(hard(&seen), ["5", "3"], "one pod more than the quota has counted");

@@ -58,7 +58,7 @@ fn count<'a>(profiles: impl Iterator<Item = &'a str>) -> BTreeMap<String, u32> {
 /// GPUs of one node with the same requested shape.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-struct Entry {
+struct NodeLayoutEntry {
     devices: Devices,
     mig_enabled: bool,
     /// mig-parted refuses the whole file when a GPU with MIG on lacks it, or one without has it.
@@ -76,7 +76,7 @@ enum Devices {
 
 /// The layout of a whole node. mig-parted refuses a config that omits a GPU of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MigConfig(Vec<Entry>);
+pub struct MigConfig(Vec<NodeLayoutEntry>);
 
 impl MigConfig {
     /// The config of a node with these GPUs, in PCI order.
@@ -85,12 +85,12 @@ impl MigConfig {
         for (place, shape) in shapes.iter().enumerate() {
             places.entry(shape).or_default().push(place);
         }
-        let entry = |(shape, places): (&Shape, Vec<usize>)| Entry {
+        let entry = |(shape, places): (&Shape, Vec<usize>)| NodeLayoutEntry {
             devices: Devices::Places(places),
             mig_enabled: shape.mig,
             mig_devices: shape.mig.then(|| shape.counts.clone()),
         };
-        let mut entries: Vec<Entry> = places.into_iter().map(entry).collect();
+        let mut entries: Vec<NodeLayoutEntry> = places.into_iter().map(entry).collect();
         entries.sort_by_key(|e| match &e.devices {
             Devices::Places(places) => places.first().copied(),
             Devices::All(_) => None,
@@ -189,7 +189,7 @@ impl MigConfigs {
     /// The text of `config.yaml`.
     pub fn render(&self) -> Result<String, MigConfigError> {
         let mut mig_configs = self.layouts.clone();
-        let none = Entry { devices: Devices::All("all".to_owned()), mig_enabled: false, mig_devices: None };
+        let none = NodeLayoutEntry { devices: Devices::All("all".to_owned()), mig_enabled: false, mig_devices: None };
         mig_configs.insert(ALL_DISABLED.to_owned(), MigConfig(vec![none]));
         let text = serde_saphyr::to_string(&Document { version: "v1".to_owned(), mig_configs })?;
         Ok(format!("# Written by gputenancy for NVIDIA's MIG manager; every layout has two names.\n{text}"))
