@@ -24,7 +24,7 @@ pub struct Unreachable {
     pub server: String,
     /// Why, in the words of the operating system or the TLS library.
     pub cause: String,
-    /// What to do, with the separator in front.
+    /// The remedy, with the separator in front.
     pub remedy: &'static str,
 }
 

@@ -37,7 +37,7 @@ pub struct Notice {
     pub event_type: EventType,
     /// Why.
     pub reason: Reason,
-    /// What the program does, one word.
+    /// The action of the program, one word.
     pub action: String,
     /// For people; cut off at the limit of the API server.
     pub note: String,

@@ -24,7 +24,7 @@ pub enum LeaseError {
     Lost(String),
 }
 
-/// What to do about the lease.
+/// The next action of a candidate.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
     /// There is none: create it.

@@ -1,4 +1,4 @@
-//! What every program that talks to an API server shares.
+//! The code that every program shares which talks to an API server.
 //!
 //! A program makes its client with [`client::named`], so that a connection error names the server. An error becomes text with
 //! [`error::sentence`] alone: the `Display` of `kube::Error` has the debug text of Rust structs. Objects are followed with [`watch`] and written with

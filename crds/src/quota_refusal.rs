@@ -1,4 +1,4 @@
-//! What the API server says of a pod that a quota of this product refuses: `exceeded quota: gputenancy, requested: pods=1, used: pods=9,
+//! The message of the API server about a pod that a quota of this product refuses: `exceeded quota: gputenancy, requested: pods=1, used: pods=9,
 //! limited: pods=9`. It is in events of controllers, and inside virtual clusters in those of the syncer; anybody who writes events chooses the text.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -13,9 +13,9 @@ const START: &str = "exceeded quota: gputenancy,";
 pub struct QuotaRefusal<'a> {
     /// All of it after the name of the quota.
     pub words: &'a str,
-    /// What the pod asks for of the keys that are short.
+    /// Requests of the pod for the keys that are short.
     pub requested: QuotaAmounts<'a>,
-    /// What is in use of these.
+    /// Use of these keys.
     pub used: QuotaAmounts<'a>,
     /// The limits of these; empty in a text that was cut.
     pub limited: QuotaAmounts<'a>,

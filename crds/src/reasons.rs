@@ -52,9 +52,9 @@ pub struct ReasonEntry {
     pub name: &'static str,
     /// The objects that carry it.
     pub on: &'static str,
-    /// What it states.
+    /// Its meaning.
     pub meaning: &'static str,
-    /// What to do about it.
+    /// The remedy.
     pub remedy: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! What the reviews found: for readiness and metrics, for the log, and as a table on standard output.
+//! The findings of reviews: for readiness and metrics, for the log, and as a table on standard output.
 
 use kube::Client;
 

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// What the endpoints report about a program.
+/// The state of a program that its endpoints report.
 pub trait Probes: Send + Sync + 'static {
     /// Liveness; the error says why a restart may help.
     fn alive(&self) -> Result<(), impl Display> {

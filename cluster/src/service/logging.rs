@@ -8,7 +8,7 @@ use tracing_subscriber::{EnvFilter, filter::ParseError};
 /// Flags of the log.
 #[derive(Args, Clone, Debug)]
 pub struct LogArgs {
-    /// What is logged, in the syntax of tracing's `EnvFilter`.
+    /// Filter of the log, in the syntax of tracing's `EnvFilter`.
     #[arg(long, env = "LOG", default_value = "info,kube=warn,kube_client::client=off")]
     pub log: String,
     /// Format of the log.

@@ -1,4 +1,4 @@
-//! What programs that run for long share: flags and format of the log, health and metrics endpoints, and the end by a signal.
+//! The parts of programs that run for long: flags and format of the log, health and metrics endpoints, and the end by a signal.
 
 pub mod endpoints;
 pub mod logging;

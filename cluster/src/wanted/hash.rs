@@ -47,7 +47,7 @@ fn normalise(kind: &str, fields: &mut Value) {
     drop_empty(fields);
 }
 
-/// What is kept of an object.
+/// The part of an object that is kept to compare it.
 #[derive(Clone, Debug)]
 pub struct OwnedObject {
     /// Its tenant by label.
@@ -56,7 +56,7 @@ pub struct OwnedObject {
     pub version: u64,
     /// The operator's labels, the tenant that owns it, and all fields but metadata and status.
     pub content: SpecHash,
-    /// What only a new object can change: the role of a binding, the aggregation of a role.
+    /// The fields that only a new object can change: the role of a binding, the aggregation of a role.
     pub fixed: SpecHash,
 }
 

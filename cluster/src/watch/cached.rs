@@ -15,7 +15,7 @@ use crate::error::sentence;
 /// Longest delay before a failed watch starts again: twenty watches then cost a starting API server four requests a second.
 pub const LONGEST_DELAY: Duration = Duration::from_secs(5);
 
-/// What is watched and how it is kept.
+/// A watch of one kind: its objects, and the part of them that is kept.
 pub struct Watch<K, V> {
     /// Plural name of the resource.
     pub resource: &'static str,
@@ -23,7 +23,7 @@ pub struct Watch<K, V> {
     pub api: Api<K>,
     /// Selectors.
     pub config: watcher::Config,
-    /// What is kept.
+    /// The part of each object that is kept.
     pub projection: Projection<K, V>,
 }
 

@@ -32,7 +32,7 @@ impl Key {
     }
 }
 
-/// What readers see of a kind.
+/// The objects of a kind, for readers.
 pub struct Store<V> {
     resource: &'static str,
     objects: Arc<RwLock<Objects<V>>>,
@@ -45,7 +45,7 @@ struct Objects<V> {
     reading: Reading,
 }
 
-/// What a reader has seen of a store.
+/// The state of a store when a reader has read it last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
     /// Number of writes.

@@ -1,4 +1,4 @@
-//! What a pool demands of the limits of shares, and what follows when a pod does not keep to them.
+//! The demands of a pool on the limits of shares, and the consequence of a bypass.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{Isolation, MemoryText, Trust, UnscrubbedMemory, schema::tolerant};
 
-/// What is demanded of the limits of shares.
+/// Demands on the limits of shares.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Enforcement {
@@ -15,7 +15,7 @@ pub struct Enforcement {
     /// are no shares, only MIG instances and whole GPUs.
     #[serde(default)]
     pub minimum: Isolation,
-    /// What follows when the processes of a pod use more memory of their share than its limit counts, because a program does not use the
+    /// Consequence when the processes of a pod use more memory of their share than its limit counts, because a program does not use the
     /// library that limits it. Warn: events on the pod and the GpuNode, and a metric. Evict: the pod is evicted as well, through the eviction
     /// API, which respects PodDisruptionBudgets; the annotation gputenancy.io/do-not-evict does not prevent it.
     #[serde(default)]
@@ -36,14 +36,14 @@ impl Enforcement {
         *self == Self::default()
     }
 
-    /// What follows a bypass by a pod of a tenant with this trust; `None`: the pod is of no tenant.
+    /// The consequence of a bypass by a pod of a tenant with this trust; `None`: the pod is of no tenant.
     pub fn on_bypass_by(&self, trust: Option<Trust>) -> OnBypass {
         let trusted = self.on_bypass_by_trusted.filter(|_| trust == Some(Trust::Trusted));
         trusted.unwrap_or(self.on_bypass)
     }
 }
 
-/// What the pool of a node demands of the limits of its shares, and of its driver.
+/// Demands of the pool of a node on the limits of its shares, and on its driver.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct ShareMinimum {
@@ -71,7 +71,7 @@ impl ShareMinimum {
     }
 }
 
-/// What follows when a pod bypasses the memory limit of its share.
+/// Consequence when a pod bypasses the memory limit of its share.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnBypass {
     /// Events and a metric.

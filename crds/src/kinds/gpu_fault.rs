@@ -43,21 +43,21 @@ impl Extensible for RecoveryState {
     const UNKNOWN: Self = Self::StaysOut;
 }
 
-/// What was found about the faults of a GPU. Written by the operator.
+/// The finding about the faults of a GPU. Written by the operator.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct FaultVerdict {
     /// Time of the latest fault that it is about, as in status.gpus[].recovery.faults. It says nothing about later ones.
     pub until: Time,
-    /// What was found.
+    /// The finding.
     #[serde(deserialize_with = "crate::schema::tolerant::value")]
     pub finding: FaultFinding,
-    /// Who found it, and how.
+    /// The component that found it, and its evidence.
     #[schemars(length(max = 1024))]
     pub reason: String,
 }
 
-/// What was found about the faults of a GPU.
+/// A finding about the faults of a GPU.
 #[derive(Deserialize, Serialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 pub enum FaultFinding {
     /// A canary pod has passed: the GPU is in use again.

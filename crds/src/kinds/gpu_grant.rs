@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Fraction, MemoryText};
 
-/// What pods of one namespace may request. Written by the operator only.
+/// The resources that pods of one namespace may request. Written by the operator only.
 #[derive(CustomResource, KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq)]
 #[kube(
     group = "gputenancy.io",
@@ -87,10 +87,10 @@ pub struct GrantedProfile {
     /// Size of a device, where the profile is a fraction. Annotations `gpu-fraction` and `gpu-memory` of pods choose the profile by it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fraction: Option<FractionSize>,
-    /// What a user must accept as normal.
+    /// Behaviour that a user must accept as normal.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub expected: String,
-    /// What counts as an incident of the platform.
+    /// Behaviour that counts as an incident of the platform.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub incident: String,
 }

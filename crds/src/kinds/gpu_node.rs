@@ -74,7 +74,7 @@ pub struct GpuNodeSpec {
         skip_serializing_if = "AllocationPolicy::is_packed"
     )]
     pub allocation: AllocationPolicy,
-    /// What the pool demands of the limits of shares, and of the driver. The agent gives no share to a new pod that it cannot limit so.
+    /// Demands of the pool on the limits of shares, and on the driver. The agent gives no share to a new pod that it cannot limit so.
     #[serde(default, skip_serializing_if = "ShareMinimum::is_default")]
     pub enforcement: ShareMinimum,
 }
@@ -126,7 +126,7 @@ pub struct GpuSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub withdrawn: Option<String>,
-    /// What a canary pod or a person has found about the last faults of the GPU. Absent: nothing yet.
+    /// Finding of a canary pod or a person about the last faults of the GPU. Absent: nothing yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault_verdict: Option<FaultVerdict>,
     /// State of the change in progress on this GPU, or of the last failed one. Written and read by the operator.
@@ -206,7 +206,7 @@ pub struct GpuNodeStatus {
     #[x_kube(merge_strategy = ListMerge::Map(vec!["uuid".into()]))]
     #[schemars(length(max = 16))]
     pub gpus: Vec<GpuState>,
-    /// What limits the memory of containers with a share, by kind of share, whether or not the node has shares now. Absent until the agent
+    /// Means that limit the memory of containers with a share, by kind of share, whether or not the node has shares now. Absent until the agent
     /// has found out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enforcement: Option<NodeEnforcement>,
@@ -329,7 +329,7 @@ pub struct GpuState {
     /// backup. The operator writes it into the spec. Absent while the spec has the devices of all pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retained: Option<Layout>,
-    /// What limits the memory that programs on the shares allocate: the weakest means on this GPU. Absent without shares.
+    /// Means that limits the memory that programs on the shares allocate: the weakest on this GPU. Absent without shares.
     #[serde(default, deserialize_with = "crate::schema::tolerant::option", skip_serializing_if = "Option::is_none")]
     pub enforcement: Option<Isolation>,
     /// Unattributed processes: on a device whose owner they do not belong to.

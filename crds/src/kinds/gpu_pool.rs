@@ -92,7 +92,7 @@ pub struct GpuPoolSpec {
     /// Tests of a new layout before tenants can use it, in addition to the agreement of NVML, kubelet and the Node's allocatable.
     #[serde(default, skip_serializing_if = "Verify::is_default")]
     pub verify: Verify,
-    /// What is demanded of the limits of shares, and what follows when a pod does not keep to them. Default: nothing, events and metrics.
+    /// Demands on the limits of shares, and the consequence when a pod bypasses them. Default: no demand, events and metrics.
     #[serde(default, skip_serializing_if = "Enforcement::is_default")]
     pub enforcement: Enforcement,
     /// Which verdicts of others on a node count: cordons, taints and conditions. Default: all that are known.

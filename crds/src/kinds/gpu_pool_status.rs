@@ -111,7 +111,7 @@ pub struct PendingChange {
     pub node: String,
     /// Index of the GPU on its node.
     pub gpu: i32,
-    /// What it waits for, such as `Pending: nextWindow=2026-11-28T01:00:00Z`.
+    /// The cause of the wait, such as `Pending: nextWindow=2026-11-28T01:00:00Z`.
     pub message: String,
 }
 

@@ -1,4 +1,4 @@
-//! What `GpuNode.status` reports of processes and their memory.
+//! Processes and their memory in `GpuNode.status`.
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
@@ -55,7 +55,7 @@ pub struct GhostMemory {
 pub struct Sandbox {
     /// Handler of the pod's `RuntimeClass`, such as runsc.
     pub handler: String,
-    /// What limits the memory of the pod: Driver or None.
+    /// Means that limits the memory of the pod: Driver or None.
     #[serde(default, deserialize_with = "crate::schema::tolerant::value")]
     pub enforcement: Isolation,
 }

@@ -67,7 +67,7 @@ pub struct GpuProfileSpec {
     /// Least trust that a tenant needs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust: Option<Trust>,
-    /// What a user must accept as normal, and what counts as an incident.
+    /// Behaviour that a user must accept as normal, and behaviour that counts as an incident.
     pub support: Support,
     /// Price of one device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -103,7 +103,7 @@ fn default_max_replicas() -> i32 {
     DEFAULT_MAX_REPLICAS
 }
 
-/// What was measured with all pods of a shared GPU at work.
+/// Measurements with all pods of a shared GPU at work.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SharingEvidence {
@@ -122,7 +122,7 @@ pub struct SharingEvidence {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10_000))]
     pub throughput_percent: Option<i32>,
-    /// What happened to the other pods when the program of one pod failed.
+    /// Effect on the other pods when the program of one pod failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1000))]
     pub failure: Option<String>,
@@ -185,7 +185,7 @@ impl Device {
         }
     }
 
-    /// What separates a pod on this device from its neighbours.
+    /// The isolation of a pod on this device from its neighbours.
     pub fn isolation(&self) -> Isolation {
         match self.sharing_mode() {
             Some(mode) => mode.isolation(),
@@ -235,12 +235,12 @@ pub struct TimeSlice {
     /// Length of a time-slice of a whole GPU.
     #[serde(default)]
     pub interval: Interval,
-    /// What is shared. Default: a whole GPU.
+    /// The device that is shared. Default: a whole GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of: Option<SlicedDevice>,
 }
 
-/// What time-slices are parts of, other than a whole GPU.
+/// The device that time-slices are parts of, other than a whole GPU.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SlicedDevice {
@@ -285,7 +285,7 @@ pub struct Fraction {
     /// get their percentage back when they have work. Among pods with Burst, those with the highest PriorityClass get the idle time. Default: Strict.
     #[serde(default, skip_serializing_if = "ComputeMode::is_default")]
     pub compute_mode: ComputeMode,
-    /// What happens to running pods that hold more than a smaller `memory`. WhenFree: such a pod keeps its limit until it has freed enough,
+    /// Effect of a smaller `memory` on running pods that hold more. WhenFree: such a pod keeps its limit until it has freed enough,
     /// and condition Resized names it. Force: the limit falls to what the pod holds, then as the pod frees memory; further
     /// allocations fail. Default: WhenFree.
     #[serde(default, skip_serializing_if = "ResizePolicy::is_default")]
@@ -309,10 +309,10 @@ pub enum Trust {
 #[x_kube(validation = Rule::new("self.expected.size() > 0 && self.incident.size() > 0").message("spec.support: say in expected what a user must accept, and in incident what is the platform's fault"))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Support {
-    /// What a user must accept as normal.
+    /// Behaviour that a user must accept as normal.
     #[schemars(length(max = 1000))]
     pub expected: String,
-    /// What counts as an incident of the platform.
+    /// Behaviour that counts as an incident of the platform.
     #[schemars(length(max = 1000))]
     pub incident: String,
 }

@@ -156,7 +156,7 @@ fn yes() -> bool {
     true
 }
 
-/// Who accepts for the team what shares do not isolate.
+/// Acceptance, for the team, of the isolation that shares lack.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SharingAcknowledgement {
@@ -324,7 +324,7 @@ pub struct GpuUse {
     /// of a pool offers the profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<String>,
-    /// What separates a pod on one device from its neighbours, as in the GpuProfile's status; absent while the profile is not in the catalog.
+    /// Isolation of a pod on one device from its neighbours, as in the GpuProfile's status; absent while the profile is not in the catalog.
     #[serde(default, deserialize_with = "crate::schema::tolerant::option", skip_serializing_if = "Option::is_none")]
     pub isolation: Option<Isolation>,
     /// Price of one device for one hour, as in the GpuProfile; absent when it has none.

@@ -1,11 +1,11 @@
-//! What limits the memory of containers with a share of a GPU, as the agent of a node reports it.
+//! The means that limit the memory of containers with a share of a GPU, as the agent of a node reports it.
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{Isolation, MemoryText, SharingMode};
 
-/// What limits the memory of containers that start now with a share, by kind of share. The agent knows it before the first share exists.
+/// Means that limit the memory of containers that start now with a share, by kind of share. The agent knows it before the first share exists.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeEnforcement {

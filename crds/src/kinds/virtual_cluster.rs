@@ -29,7 +29,7 @@ pub const VIRTUAL_CLUSTER_FINALIZER: &str = "gputenancy.io/virtual-cluster";
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct VirtualCluster {
-    /// What installs vCluster: `Helm`, the controller of virtual clusters; or `External`, something else such as Flux or Argo CD: the vCluster with the
+    /// The installer of vCluster: `Helm`, the controller of virtual clusters; or `External`, another program such as Flux or Argo CD: the vCluster with the
     /// tenant's name is adopted and not changed. It cannot change; only a backend that
     /// this version does not serve any more, which counts as `External`, may become `External`.
     #[serde(default, deserialize_with = "crate::schema::tolerant::value")]
@@ -64,7 +64,7 @@ pub struct VirtualCluster {
     pub suspend: bool,
 }
 
-/// What installs vCluster for a tenant.
+/// The installer of vCluster for a tenant.
 #[derive(JsonSchema, Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VirtualClusterBackend {
     /// The controller of virtual clusters itself.
@@ -85,7 +85,7 @@ fn any_object(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
 }
 
 impl VirtualCluster {
-    /// What becomes of the volumes when the virtual cluster is removed. Those of an adopted vCluster are not this project's.
+    /// Treatment of the volumes when the virtual cluster is removed. Those of an adopted vCluster are not this project's.
     pub fn reclaim(&self) -> Reclaim {
         if self.backend == VirtualClusterBackend::External {
             return Reclaim::Retain;
@@ -98,12 +98,12 @@ impl VirtualCluster {
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ControlPlaneResources {
-    /// What the scheduler reserves: cpu, memory, ephemeral-storage. A key that is left out keeps its value.
+    /// Resources that the scheduler reserves: cpu, memory, ephemeral-storage. A key that is left out keeps its value.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[x_kube(validation = Rule::new("self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'])").message("spec.virtualCluster.resources.requests: write cpu, memory and ephemeral-storage; a control plane uses no other resource"))]
     #[schemars(schema_with = "quantities")]
     pub requests: BTreeMap<String, Quantity>,
-    /// What the control plane may use at most: cpu, memory, ephemeral-storage. A key that is left out keeps its value.
+    /// Resources that the control plane may use at most: cpu, memory, ephemeral-storage. A key that is left out keeps its value.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[x_kube(validation = Rule::new("self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'])").message("spec.virtualCluster.resources.limits: write cpu, memory and ephemeral-storage; a control plane uses no other resource"))]
     #[schemars(schema_with = "quantities")]
@@ -132,12 +132,12 @@ pub struct Storage {
         regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
     )]
     pub class: Option<String>,
-    /// What becomes of the volumes when the virtual cluster is removed.
+    /// Treatment of the volumes when the virtual cluster is removed.
     #[serde(default)]
     pub reclaim: Reclaim,
 }
 
-/// What becomes of the volumes of a control plane when its virtual cluster is removed.
+/// Treatment of the volumes of a control plane when its virtual cluster is removed.
 #[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum Reclaim {
     /// They stay in the namespace with their data, and the event VirtualClusterRemoved names them. A namespace that is deleted takes its
@@ -223,7 +223,7 @@ pub struct VirtualClusterStatus {
     /// When the token expires. It is renewed at half of its lifetime.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubeconfig_expires: Option<Time>,
-    /// What becomes of the volumes when the virtual cluster is removed: the last `spec.virtualCluster.storage.reclaim` that the controller has
+    /// Treatment of the volumes when the virtual cluster is removed: the last `spec.virtualCluster.storage.reclaim` that the controller has
     /// read. With `backend: External`: Retain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reclaim: Option<Reclaim>,

@@ -1,6 +1,6 @@
 //! Projections: of Kubernetes' kinds the fields that are read. Serde skips all others without allocating them.
 //!
-//! What a tenant can write without limit is not kept without limit.
+//! Fields that a tenant can write without limit are not kept without limit.
 
 mod agent_pod;
 mod event;

@@ -42,7 +42,7 @@ impl SlimNodeSpec {
 /// Status of a node.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 pub struct SlimNodeStatus {
-    /// What pods can request.
+    /// Resources that pods can request.
     #[serde(default)]
     pub allocatable: Amounts,
     /// All but those by which kubelet reports pressure, which are taints as well.

@@ -16,7 +16,7 @@ pub struct SlimQuota {
     /// Requested limits.
     #[serde(default)]
     pub spec: SlimQuotaSpec,
-    /// What admission compares with, and what is used.
+    /// Limits that admission compares with, and their use.
     #[serde(default)]
     pub status: SlimQuotaStatus,
 }

@@ -1,4 +1,4 @@
-//! What separates pods on one GPU.
+//! The isolation of pods on one GPU.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::schema::tolerant::Extensible;
 
-/// What separates or limits pods on one GPU, strongest first: Hardware (MIG or a whole GPU), Driver, Server (MPS), Software (memory limit in the container), None. The isolation of a profile is never Software, because a hostile program can bypass that limit; the enforcement of a GpuNode is about the memory of new containers.
+/// Means that separate or limit pods on one GPU, strongest first: Hardware (MIG or a whole GPU), Driver, Server (MPS), Software (memory limit in the container), None. The isolation of a profile is never Software, because a hostile program can bypass that limit; the enforcement of a GpuNode is about the memory of new containers.
 #[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema)]
 pub enum Isolation {
     /// MIG or a whole GPU.

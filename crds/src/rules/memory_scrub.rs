@@ -24,7 +24,7 @@ impl Extensible for MemoryScrub {
     const UNKNOWN: Self = Self::Unknown;
 }
 
-/// What becomes of nodes whose driver leaves freed GPU memory as it is.
+/// Treatment of nodes whose driver leaves freed GPU memory as it is.
 #[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum UnscrubbedMemory {
     /// Their devices go to no new pod.

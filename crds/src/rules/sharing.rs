@@ -54,7 +54,7 @@ impl Interval {
     }
 }
 
-/// What happens to a running pod that holds more than a smaller memory of its fraction. Memory is never taken from it.
+/// Effect of a smaller memory of a fraction on a running pod that holds more. Memory is never taken from it.
 #[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema)]
 pub enum ResizePolicy {
     /// The pod keeps its memory limit until it holds no more than the new memory: the change is refused for it, and reported.
@@ -138,7 +138,7 @@ pub struct ShareGroup {
         skip_serializing_if = "ComputeMode::is_default"
     )]
     pub compute_mode: ComputeMode,
-    /// What happens to pods that hold more than a smaller `memory`.
+    /// Effect of a smaller `memory` on pods that hold more.
     #[serde(
         default,
         deserialize_with = "crate::schema::tolerant::value",
@@ -200,7 +200,7 @@ impl SharingMode {
         }
     }
 
-    /// What separates a pod with a share of this mode from its neighbours.
+    /// The isolation of a pod with a share of this mode from its neighbours.
     pub fn isolation(self) -> Isolation {
         match self {
             Self::Mps => Isolation::Server,
@@ -209,7 +209,7 @@ impl SharingMode {
         }
     }
 
-    /// What a tenant accepts with a share of this mode, as a clause. Time-slicing: "no memory or fault-isolation between replicas"
+    /// The risk that a tenant accepts with a share of this mode, as a clause. Time-slicing: "no memory or fault-isolation between replicas"
     /// (NVIDIA's GPU Operator documentation, "Time-Slicing GPUs in Kubernetes"). MPS: a fatal fault of one client ends the clients of its
     /// server that use the same GPU (NVIDIA's MPS guide, error containment).
     pub fn accepts(self) -> &'static str {

@@ -11,7 +11,7 @@ use serde::{
 
 /// An enumeration in an object that programs exchange.
 pub(crate) trait Extensible: DeserializeOwned {
-    /// What a value counts as that this release does not know.
+    /// The value that replaces one which this release does not know.
     const UNKNOWN: Self;
 }
 

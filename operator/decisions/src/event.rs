@@ -1,4 +1,4 @@
-//! What a decision reports as a Kubernetes event; the shell publishes it.
+//! Kubernetes events of a decision; the shell publishes them.
 
 use gputenancy_crds::reasons::Reason;
 

@@ -54,7 +54,7 @@ pub struct Fleet {
     pub agent_pods: Option<BTreeMap<String, AgentPod>>,
 }
 
-/// What follows from the objects of one node.
+/// The state that follows from the objects of one node.
 #[derive(Clone, Debug)]
 pub struct NodeState {
     /// Liveness of its agent.
@@ -137,7 +137,7 @@ impl Fleet {
         self.pools.iter().filter(|p| p.metadata.deletion_timestamp.is_none())
     }
 
-    /// What follows from the objects of one node, and from pools.
+    /// Derives the state of one node from its objects and from pools.
     pub fn node_state(&self, name: &str) -> NodeState {
         let node = self.nodes.get(name);
         let foreign = node.and_then(|node| self.conflicting_owner(name, node, self.gpu_nodes.get(name).map(|n| &**n)));
@@ -172,7 +172,7 @@ impl Fleet {
         pools.into_iter().find(|p| p.name_any() == only.as_str())
     }
 
-    /// What others say at `now` about a node of a pool, by its `spec.health`. `tolerated`: key of the taint that pods of tenants tolerate,
+    /// The verdict of other products at `now` about a node of a pool, by its `spec.health`. `tolerated`: key of the taint that pods of tenants tolerate,
     /// besides the usual one and the pool's.
     pub fn marked(&self, name: &str, tolerated: Option<&str>, now: Timestamp) -> Option<Verdict> {
         self.judged(name, |_| tolerated, now)

@@ -96,7 +96,7 @@ impl Liveness {
         self.since.filter(|_| !self.is_alive())?.checked_add(limit).ok()
     }
 
-    /// What is observed of an agent that is not alive.
+    /// The observation about an agent that is not alive.
     pub fn cause(&self) -> Option<&'static str> {
         match self.state {
             AgentState::Alive => None,
@@ -110,7 +110,7 @@ impl Liveness {
         }
     }
 
-    /// What to do about an agent that is not alive.
+    /// The remedy for an agent that is not alive.
     pub fn remedy(&self) -> Option<&'static str> {
         match self.state {
             AgentState::Alive => None,

@@ -57,7 +57,7 @@ impl MaintenanceRequest {
     }
 }
 
-/// What these objects say, by node.
+/// The maintenance that these objects announce, by node.
 pub fn by_node(objects: &[Arc<MaintenanceRequest>]) -> Maintenances {
     let mut nodes = Maintenances::new();
     for object in objects {

@@ -5,8 +5,8 @@
 pub struct ConflictingOwner {
     /// Its name, as people know it.
     pub by: &'static str,
-    /// What was seen.
+    /// The evidence.
     pub sign: String,
-    /// What to do, in a clause.
+    /// The remedy, as a clause.
     pub remedy: String,
 }

@@ -37,10 +37,10 @@ pub struct Planner {
     differing: BTreeSet<NodeName>,
 }
 
-/// What was planned last.
+/// The result of the last planning.
 #[derive(Clone, Copy, Debug)]
 pub struct Planned<'a> {
-    /// What the planner read.
+    /// The input of the planner.
     pub snapshot: &'a Snapshot,
     /// The plan.
     pub plan: &'a Plan,

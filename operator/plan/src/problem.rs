@@ -1,4 +1,4 @@
-//! What a plan cannot do: a type for controllers, and a message for people with object, number and remedy.
+//! The problems of a plan: a type for controllers, and a message for people with object, number and remedy.
 
 use std::collections::BTreeMap;
 
@@ -72,7 +72,7 @@ pub enum Problem {
         pool: PoolName,
         /// The pool's boards.
         products: String,
-        /// What the boards offer, as the end of the sentence.
+        /// The devices that the boards offer, as the end of the sentence.
         offers: String,
     },
     /// Two pools or more select the same node.
@@ -122,7 +122,7 @@ pub enum Problem {
         index: i32,
         /// The board.
         product: String,
-        /// What to write instead.
+        /// The remedy.
         why: String,
     },
     /// A fixed layout would remove the last GPU of a profile in use.
@@ -162,9 +162,9 @@ pub enum Problem {
         profile: ProfileName,
         /// The pool.
         pool: PoolName,
-        /// What the pool demands.
+        /// The demand of the pool.
         minimum: Isolation,
-        /// What limits its shares instead, and why, by node.
+        /// The means that limits its shares instead, and why, by node.
         nodes: BTreeMap<NodeName, (Isolation, String)>,
     },
     /// No board of a pool has room for one share of a profile.
@@ -226,9 +226,9 @@ pub enum Problem {
         pool: PoolName,
         /// The other owner.
         by: &'static str,
-        /// What shows it.
+        /// The evidence.
         sign: String,
-        /// What to do, in a clause.
+        /// The remedy, as a clause.
         remedy: String,
     },
     /// A tenant lists a namespace that is not its own.

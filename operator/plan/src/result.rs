@@ -17,7 +17,7 @@ pub struct Plan {
     pub gpus: BTreeMap<GpuKey, GpuPlan>,
     /// Devices by profile, before and after.
     pub profiles: BTreeMap<ProfileName, Supply>,
-    /// What each tenant gets of its guarantees.
+    /// The devices that each tenant gets of its guarantees.
     pub tenants: BTreeMap<TenantName, BTreeMap<ProfileName, Served>>,
     /// Slices that no profile of the pool can use after the plan.
     pub stranded: BTreeMap<PoolName, Stranded>,
@@ -130,7 +130,7 @@ pub struct Supply {
     pub after: u32,
 }
 
-/// What a tenant gets of one profile.
+/// The devices of one profile that a tenant gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Served {
     /// Guaranteed devices.

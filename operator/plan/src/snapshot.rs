@@ -26,7 +26,7 @@ pub struct Snapshot {
 /// A product, as far as placement is concerned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// What it is on the hardware.
+    /// Its device on the hardware.
     pub shape: Shape,
     /// Boards that may offer it; empty: any that can.
     pub products: BTreeSet<String>,
@@ -42,9 +42,9 @@ pub struct Profile {
 pub struct Pool {
     /// Profiles that the pool offers.
     pub profiles: BTreeSet<ProfileName>,
-    /// What decides the layout.
+    /// The mode that decides the layout.
     pub mode: Mode,
-    /// What happens to spare capacity.
+    /// Treatment of spare capacity.
     pub spare: Spare,
     /// The pool has no partitioner: its layouts are observed, never changed.
     pub read_only: bool,
@@ -52,7 +52,7 @@ pub struct Pool {
     pub by_plugin: bool,
     /// All devices are of one MIG profile, under the resource of whole GPUs.
     pub single: bool,
-    /// What serves shares of its GPUs.
+    /// The program that serves shares of its GPUs.
     pub shares: SharesBy,
     /// The last GPU of a profile may be changed although the profile is in use.
     pub allow_outage: bool,
@@ -60,7 +60,7 @@ pub struct Pool {
     pub minimum: Isolation,
 }
 
-/// What serves shares of a pool's GPUs.
+/// The program that serves shares of a pool's GPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SharesBy {
     /// Nothing: the agent does not partition the GPUs.
@@ -72,7 +72,7 @@ pub enum SharesBy {
     NvidiaDevicePlugin,
 }
 
-/// What decides the layout of a pool.
+/// The mode that decides the layout of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// The tenants' guarantees.
@@ -93,7 +93,7 @@ pub struct Fixed {
     pub counts: BTreeMap<ProfileName, u32>,
 }
 
-/// What happens to capacity that no guarantee needs.
+/// Treatment of capacity that no guarantee needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Spare {
     /// Keep instances that exist.
@@ -137,13 +137,13 @@ pub struct Node {
     pub unlimited: Unlimited,
 }
 
-/// What limits time-slices of a MIG instance at best: the driver limits whole GPUs only.
+/// The means that limits time-slices of a MIG instance at best: the driver limits whole GPUs only.
 pub(crate) const SLICES: Isolation = Isolation::Software;
 
 /// Shares that a node cannot limit as its pool demands: they are not offered there, and idle ones that exist are no supply.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unlimited {
-    /// What limits them, by kind of share.
+    /// The means that limits them, by kind of share.
     pub modes: BTreeMap<SharingMode, Isolation>,
     /// Why it is not stronger, and what to do about it; may be empty.
     pub why: String,

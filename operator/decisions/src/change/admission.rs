@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use gputenancy_crds::ids::{GpuKey, NodeName};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-/// What a GPU waits for that [`admit`] and [`admit_node`] leave out.
+/// The cause of the wait of a GPU that [`admit`] and [`admit_node`] leave out.
 pub const LIMIT_REACHED: &str =
     "Pending: waiting until fewer than spec.disruption.maxUnavailable GPUs of the pool change";
 

@@ -1,4 +1,4 @@
-//! What can fail while a GPU is partitioned, each with its own reason and remedy.
+//! The failures of a partitioning, each with its own reason and remedy.
 
 use gputenancy_crds::{
     AgentStep, GpuError, Health,
@@ -13,7 +13,7 @@ use super::context::ChangeContext;
 pub(super) struct Failure {
     /// Reason of the event.
     pub reason: Reason,
-    /// What happened and what to do.
+    /// State and remedy.
     pub message: String,
     /// No NVML call on this GPU can succeed: not even the old layout can be restored.
     pub fatal: bool,
@@ -100,7 +100,7 @@ pub(super) fn fault(error: Option<&GpuError>) -> String {
     }
 }
 
-/// What the agent is doing, in messages.
+/// The activity of the agent, in messages.
 pub(super) fn activity(ctx: &ChangeContext<'_>) -> String {
     if !ctx.fresh {
         return "waiting for the agent to report".to_owned();

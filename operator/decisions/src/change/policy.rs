@@ -13,9 +13,9 @@ pub struct Policy {
     pub notice: SignedDuration,
     /// How long pods may take to leave, after the notice.
     pub drain_timeout: SignedDuration,
-    /// What to do then.
+    /// The action at the timeout.
     pub on_timeout: OnTimeout,
-    /// What to do with pods that no controller replaces.
+    /// Treatment of pods that no controller replaces.
     pub unmanaged_pods: UnmanagedPods,
     /// Whether pods may ask not to be evicted.
     pub do_not_evict: DoNotEvict,

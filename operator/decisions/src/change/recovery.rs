@@ -19,7 +19,7 @@ pub(super) fn is_awaited(state: &GpuState) -> bool {
     state.recovery.as_ref().is_some_and(|recovery| recovery.state == RecoveryState::AwaitingCanary)
 }
 
-/// What is done for a GPU without a change in progress; `None`: nothing, because no canary is awaited, or the pool has none.
+/// Decides about a GPU without a change in progress; `None`: nothing to do, because no canary is awaited, or the pool has none.
 pub(super) fn step(ctx: &ChangeContext<'_>) -> Option<ChangeDecision> {
     let fault = ctx.state.recovery.as_ref().filter(|_| is_awaited(ctx.state))?.latest()?;
     let (rules, spec) = (ctx.observation.policy.canary.as_ref()?, ctx.spec?);

@@ -1,4 +1,4 @@
-//! What is wrong with a schedule, in words: the parser's own do not name field and range. Pure.
+//! The mistakes of a schedule, in words: the parser's own do not name field and range. Pure.
 
 use gputenancy_crds::words::counted;
 

@@ -1,4 +1,4 @@
-//! What the change machine observes and decides.
+//! Observations and decisions of the change machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -55,14 +55,14 @@ pub struct ChangeObservation<'a> {
     pub waits: Option<&'a str>,
 }
 
-/// What the machine needs to know of a pod.
+/// The facts about a pod that the change machine needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodFacts {
     /// The pod's UID.
     pub uid: String,
     /// It has a deletion timestamp.
     pub terminating: bool,
-    /// What would replace it.
+    /// Its controller, which may replace it.
     pub controller: PodController,
     /// It carries `gputenancy.io/do-not-evict: "true"`.
     pub do_not_evict: bool,
@@ -77,7 +77,7 @@ pub struct PodFacts {
     pub refused: Option<Refusal>,
 }
 
-/// What replaces a pod after its eviction.
+/// The controller that replaces a pod after its eviction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum PodController {
     /// Nothing.
@@ -100,7 +100,7 @@ pub struct Refusal {
     pub message: String,
 }
 
-/// What to do now. Every part is idempotent.
+/// The actions that are due now. Every part is idempotent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ChangeDecision {
     /// The GPU's new entry in `GpuNode.spec.gpus`; `None`: unchanged. It is written first; if that fails the rest is skipped.
@@ -117,7 +117,7 @@ pub struct ChangeDecision {
     pub events: Vec<EventMessage>,
     /// Progress of the change; `None` without one.
     pub progress: Option<ChangeProgress>,
-    /// What a planned change that has not begun waits for.
+    /// The cause of the wait of a planned change that has not begun.
     pub pending: Option<String>,
     /// Pods that carry the notice of this change: it is removed from all others.
     pub notified: BTreeSet<PodName>,
@@ -166,7 +166,7 @@ pub struct CanaryRequest {
     pub resource: String,
     /// Active deadline in seconds.
     pub seconds: i64,
-    /// What it runs.
+    /// The program that it runs.
     pub rules: Canary,
 }
 
@@ -199,6 +199,6 @@ pub enum CanaryOutcome {
 pub struct ChangeProgress {
     /// Its phase.
     pub phase: ChangePhase,
-    /// What is being done and what it waits for, with names.
+    /// Activity and cause of the wait, with names.
     pub message: String,
 }

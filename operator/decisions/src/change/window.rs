@@ -20,9 +20,9 @@ pub enum WindowError {
     Schedule {
         /// Place in the list.
         index: usize,
-        /// What was written.
+        /// The text of the spec.
         text: String,
-        /// What is wrong with it.
+        /// The mistake.
         why: String,
     },
     /// The schedule names no day that exists.
@@ -30,7 +30,7 @@ pub enum WindowError {
     Never {
         /// Place in the list.
         index: usize,
-        /// What was written.
+        /// The text of the spec.
         text: String,
     },
     /// The time zone does not exist.
@@ -40,7 +40,7 @@ pub enum WindowError {
     Zone {
         /// Place in the list.
         index: usize,
-        /// What was written.
+        /// The text of the spec.
         text: String,
     },
     /// The duration is none.
@@ -48,7 +48,7 @@ pub enum WindowError {
     Duration {
         /// Place in the list.
         index: usize,
-        /// What is wrong with it.
+        /// The mistake.
         why: String,
     },
 }

@@ -34,7 +34,7 @@ pub struct PluginObservation<'a> {
     pub config: Option<&'a str>,
 }
 
-/// What to do with the node's cordon.
+/// A change of the node's cordon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CordonAction {
     /// Cordon the node and annotate the time.
@@ -45,10 +45,10 @@ pub enum CordonAction {
     Unmark,
 }
 
-/// What to do now; idempotent.
+/// The actions that are due now; idempotent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PluginDecision {
-    /// What to do with the cordon.
+    /// Change of the cordon.
     pub cordon: Option<CordonAction>,
     /// Delete the plugin's pods on this node that were created at this time or before: they have not read the present layout.
     pub restart: Option<Timestamp>,

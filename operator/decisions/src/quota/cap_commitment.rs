@@ -1,4 +1,4 @@
-//! What the quotas of a tenant may grant under a cap at worst, while one decision writes limits.
+//! The most that the quotas of a tenant may grant under a cap, while one decision writes limits.
 
 use std::collections::HashMap;
 

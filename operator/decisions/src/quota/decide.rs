@@ -14,7 +14,7 @@ use super::{
     weight::Cap,
 };
 
-/// What to do with one quota.
+/// The action for one quota.
 #[derive(Clone, Debug, PartialEq)]
 pub enum QuotaAction {
     /// Nothing.

@@ -53,7 +53,7 @@ pub enum Presence {
     Terminating,
 }
 
-/// What a controller of a namespace was refused.
+/// The pods that a controller of a namespace was refused.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodDemand {
     /// For one pod.
@@ -73,7 +73,7 @@ pub struct NamespaceQuota {
     pub counted: bool,
     /// Requests of its pods in the cache: the quota controller may have counted before the last of them was created.
     pub pod_requests: Amounts,
-    /// What its controllers were refused.
+    /// The pods that its controllers were refused.
     pub demands: Vec<PodDemand>,
 }
 

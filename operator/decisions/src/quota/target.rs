@@ -40,12 +40,12 @@ pub struct NamespaceUsage {
 }
 
 impl NamespaceUsage {
-    /// What the written limit grants, never less than what is used.
+    /// Amount that the written limit grants, never less than its use.
     fn granted(&self) -> i128 {
         self.limit.unwrap_or(0).max(self.used)
     }
 
-    /// What it may use beyond `used` by the written limit.
+    /// Amount that it may use beyond `used` by the written limit.
     pub fn headroom(&self) -> i128 {
         self.granted() - self.used
     }

@@ -9,7 +9,7 @@ use kube::ResourceExt as _;
 use super::gpus::is_uuid;
 use gputenancy_crds::projection::SlimNode;
 
-/// What the annotation of a Node says.
+/// The faults that the annotation of a Node clears.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClearedFaults<'a> {
     /// By UUID the time until which faults count no more; the latest of several.

@@ -13,7 +13,7 @@ const LONGEST_REASON: usize = 128;
 /// Most characters of a UUID after its prefix.
 const LONGEST_UUID: usize = 60;
 
-/// What the annotation of a Node says.
+/// The GPUs that the annotation of a Node withdraws.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WithdrawnGpus<'a> {
     /// UUIDs of the GPUs that are withdrawn, each with a clause that names it and the reason.

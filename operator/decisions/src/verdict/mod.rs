@@ -48,7 +48,7 @@ const READINESS: &str = "readiness.k8s.io/";
 /// Most marks that a message names.
 const MOST_NAMED: usize = 4;
 
-/// What others say about a node.
+/// The verdict of other products about a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// All marks, as a clause such as `it is cordoned`.
@@ -63,7 +63,7 @@ pub fn is_suspect(node: &SlimNode) -> bool {
     is_cordoned(node) || node.spec.taints.iter().any(forbids) || node.status.conditions.iter().any(bad)
 }
 
-/// What others say about the node at `now`, by a pool's rules; `None`: nothing that counts. `tolerated`: keys of the taints that pods of tenants
+/// The verdict of other products about the node at `now`, by a pool's rules; `None`: none that counts. `tolerated`: keys of the taints that pods of tenants
 /// tolerate.
 pub fn verdict(
     node: &SlimNode,

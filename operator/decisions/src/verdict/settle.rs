@@ -5,7 +5,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 /// A verdict on a node, and since when nothing on the node says so any more.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settled {
-    /// What the marks said last; `None`: there is no verdict.
+    /// The last verdict of the marks; `None`: there is no verdict.
     pub why: Option<String>,
     /// When the last mark was found gone; `None`: there still is one, or no verdict.
     pub gone_since: Option<Timestamp>,

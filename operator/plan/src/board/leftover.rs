@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::geometry::{BoardGeometry, bits};
 
-/// What an occupied board leaves over.
+/// The slices of an occupied board that no profile can use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Leftover {
     /// Memory slices that no instance can cover.
@@ -39,7 +39,7 @@ impl Leftovers {
         Self { memory_slices, slices, shapes, known: HashMap::new(), covers: HashMap::new() }
     }
 
-    /// What these instances leave over: start, memory slices, compute slices of each.
+    /// The slices that these instances leave over: start, memory slices, compute slices of each.
     pub fn after(&mut self, placed: impl IntoIterator<Item = (i32, i32, i32)>) -> Leftover {
         let (mut used, mut slices) = (0_u32, 0);
         for (start, size, compute) in placed {

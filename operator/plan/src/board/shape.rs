@@ -1,8 +1,8 @@
-//! What a profile asks of the hardware; a board resolves it.
+//! The demand of a profile on the hardware; a board resolves it.
 
 use gputenancy_crds::{ComputeMode, Interval, ResizePolicy, SharingMode};
 
-/// What a profile is on the hardware.
+/// The hardware of one device of a profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// A whole GPU without MIG.
@@ -50,7 +50,7 @@ pub struct ShareShape {
     pub mode: SharingMode,
     /// Length of a time-slice.
     pub interval: Interval,
-    /// What happens to pods that hold more than a smaller memory.
+    /// Effect of a smaller memory on pods that hold more.
     pub resize: ResizePolicy,
     /// Whether it may use compute that its neighbours leave idle.
     pub compute_mode: ComputeMode,

@@ -27,7 +27,7 @@ pub struct ShareOffer {
     pub memory: Option<i64>,
     /// Compute of one share, in percent of the GPU.
     pub compute: Option<i32>,
-    /// What happens to pods that hold more than a smaller memory.
+    /// Effect of a smaller memory on pods that hold more.
     pub resize: ResizePolicy,
     /// Whether it may use compute that its neighbours leave idle.
     pub compute_mode: ComputeMode,
@@ -39,7 +39,7 @@ impl BoardGeometry {
         (self.memory - self.reserved).max(0)
     }
 
-    /// What a share is on this board; `None` if not even one fits.
+    /// The size of a share on this board; `None` if not even one fits.
     pub fn share(&self, shape: &ShareShape) -> Option<ShareOffer> {
         let ShareShape { mode, interval, resize, compute_mode, size } = *shape;
         let (exactly, memory, compute) = match (mode, size) {
@@ -77,7 +77,7 @@ impl BoardGeometry {
     }
 }
 
-/// What the shares of a GPU leave of it.
+/// The capacity of a GPU that its shares leave.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ShareCapacity {
     memory: i64,
@@ -92,7 +92,7 @@ impl ShareCapacity {
         Self { memory: board.usable_memory(), compute: 100, shares: shares.into() }
     }
 
-    /// What is left after so many more.
+    /// The capacity after so many more.
     pub fn less(self, offer: &ShareOffer, n: i64) -> Self {
         let memory = offer.memory.map_or(0, |memory| memory.saturating_add(CONTEXT_MIB));
         Self {
@@ -102,7 +102,7 @@ impl ShareCapacity {
         }
     }
 
-    /// What is left when shares have so many MiB more than their profile gives them.
+    /// The capacity when shares have so many MiB more than their profile gives them.
     pub fn without(self, memory: i64) -> Self {
         Self { memory: self.memory.saturating_sub(memory), ..self }
     }

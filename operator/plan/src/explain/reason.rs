@@ -12,7 +12,7 @@ pub fn explain(plan: &Plan) -> Vec<String> {
 }
 
 impl Plan {
-    /// What changes on a GPU, for which guarantees, and which pods are evicted; or why it is no supply. `None`: it keeps its layout.
+    /// The change of a GPU, its guarantees and the evicted pods; or why the GPU is no supply. `None`: it keeps its layout.
     pub fn reason(&self, key: &GpuKey) -> Option<String> {
         self.reason_of(key, self.gpus.get(key)?)
     }

@@ -9,7 +9,7 @@ use crate::{
 /// Most classes that are considered.
 const CLASSES: usize = 64;
 
-/// What would help against the shortage of a profile.
+/// Remedies against the shortage of a profile.
 pub(super) struct Remedy {
     /// The pods to move.
     pub moves: Option<String>,
@@ -17,7 +17,7 @@ pub(super) struct Remedy {
     pub field: Option<String>,
 }
 
-/// What would help against the shortage of a profile, each as the end of a sentence.
+/// Finds remedies against the shortage of a profile, each as the end of a sentence.
 pub(super) fn remedy(fleet: &Fleet<'_>, decision: &FleetDecision, profile: ProfileId) -> Remedy {
     let unchanged =
         fleet.classes().filter(|(id, class, _)| class.rule == Rule::Demand && !decision.shares.contains_key(id));

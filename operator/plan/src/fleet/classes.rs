@@ -17,7 +17,7 @@ use super::{
 use crate::snapshot::{Availability, Gpu, InUse, Mode, Pool};
 use gputenancy_crds::ids::PoolName;
 
-/// What may be done with a GPU.
+/// The changes that a GPU may undergo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Rule {
     /// Nothing.
@@ -43,7 +43,7 @@ impl Rule {
     }
 }
 
-/// What the layouts depend on that a GPU may be given: equal for GPUs with the same candidates.
+/// The facts that decide which layouts a GPU may be given: equal for GPUs with the same candidates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Likeness<'a> {
     pub options: usize,

@@ -179,7 +179,7 @@ impl<'a> DemandLedger<'a> {
         self.held.get(&(owner, profile)).copied().unwrap_or(0)
     }
 
-    /// What each tenant gets while these devices, by profile, are usable; profiles that are not listed suffice for all guarantees.
+    /// The devices that each tenant gets while these devices, by profile, are usable; profiles that are not listed suffice for all guarantees.
     pub fn served_tenants(
         &self,
         profiles: &ProfileIndex<'_>,

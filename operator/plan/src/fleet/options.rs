@@ -1,4 +1,4 @@
-//! What the profiles of a pool are on one board.
+//! The devices of the profiles of a pool on one board.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -12,7 +12,7 @@ use crate::{
     strategy,
 };
 
-/// What a profile is on one board.
+/// The device of a profile on one board.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Offer {
     pub profile: ProfileId,
@@ -20,7 +20,7 @@ pub(crate) struct Offer {
     pub mig: Option<usize>,
     /// Time-slices of one instance, where it is shared.
     pub replicas: Option<i32>,
-    /// What a share is on the board.
+    /// The size of a share on the board.
     pub shares: Option<ShareOffer>,
     /// Resource, where it is not NVIDIA's for the device.
     pub resource: Option<String>,

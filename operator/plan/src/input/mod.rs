@@ -45,22 +45,22 @@ pub struct NodeFacts<'a> {
     pub ready: bool,
     /// Another owner of its GPUs: the plan leaves them unchanged.
     pub foreign: Option<ConflictingOwner>,
-    /// What others say about it, as a clause such as `it is cordoned`: it takes no new demand. `None`: nothing.
+    /// The verdict of other products about it, as a clause such as `it is cordoned`: it takes no new demand. `None`: nothing.
     pub marked: Option<Cow<'a, str>>,
-    /// What others say about single GPUs of it, by UUID, as a clause: such a GPU takes no new demand, and the others are as they were.
+    /// The verdicts of other products about single GPUs of it, by UUID, as a clause: such a GPU takes no new demand, and the others are as they were.
     pub withdrawn: BTreeMap<&'a str, Cow<'a, str>>,
     /// Its `GpuNode`, once the agent has written it; a changed one is another object.
     pub gpus: Option<&'a Arc<GpuNode>>,
 }
 
 impl NodeFacts<'_> {
-    /// What others say about the node, or about this GPU of it.
+    /// The verdict of other products about the node, or about this GPU of it.
     fn mark(&self, uuid: &str) -> Option<&str> {
         self.marked.as_deref().or_else(|| self.withdrawn.get(uuid).map(Cow::as_ref))
     }
 }
 
-/// What the planner needs of a tenant.
+/// The facts about a tenant that the planner needs.
 #[derive(Clone, Debug)]
 pub struct TenantFacts<'a> {
     /// Its name.
@@ -107,7 +107,7 @@ impl Snapshot {
     }
 }
 
-/// What the last snapshot was read from, so that only nodes that have changed since are read again.
+/// The objects of the last snapshot, so that only nodes that have changed since are read again.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     interner: Interner,

@@ -20,7 +20,7 @@ use crate::{
 };
 use gputenancy_crds::ids::{GpuUuid, NodeName, PodName, PoolName};
 
-/// What the nodes of the last snapshot were read from, so that only nodes that have changed since are read again.
+/// The objects of the nodes of the last snapshot, so that only nodes that have changed since are read again.
 #[derive(Debug, Default)]
 pub(super) struct NodeReader {
     inputs: BTreeMap<NodeName, NodeInput>,
@@ -30,7 +30,7 @@ pub(super) struct NodeReader {
     prioritized: bool,
 }
 
-/// What one node was read from, apart from the priorities of pods.
+/// The objects of one node, apart from the priorities of pods.
 #[derive(Debug)]
 struct NodeInput {
     /// The object; a changed one is another.

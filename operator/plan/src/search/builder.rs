@@ -44,7 +44,7 @@ impl<'a> Layouts<'a> {
         }
     }
 
-    /// What a layout leaves over that no profile of the pool can use; nothing without MIG.
+    /// The slices that a layout leaves over and that no profile of the pool can use; nothing without MIG.
     pub fn leftover(&mut self, class: &GpuClass<'_>, layout: Option<&Layout>) -> Leftover {
         let options = class.likeness.options;
         let of = self.fleet.options.get(options).zip(self.leftovers.get_mut(options)).zip(layout.filter(|l| l.mig));

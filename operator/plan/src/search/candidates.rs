@@ -26,7 +26,7 @@ pub(crate) struct Candidate {
     pub cost: Cost,
 }
 
-/// What a layout costs, most important first.
+/// The cost of a layout, most important first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Cost {
     /// Pods to evict, by weight in thousandths.

@@ -1,4 +1,4 @@
-//! What is decided for the fleet: for each class of GPUs the layouts that they are given.
+//! The decision for the fleet: for each class of GPUs the layouts that they are given.
 
 use std::collections::BTreeMap;
 

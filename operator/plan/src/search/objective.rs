@@ -1,4 +1,4 @@
-//! What a layout of the fleet is measured by: guarantees that it fails to serve.
+//! The measure of a layout of the fleet: guarantees that it fails to serve.
 
 use crate::fleet::{ByRank, Devices, Excess, ProfileId, RANKS};
 
@@ -26,7 +26,7 @@ pub(crate) struct Objective {
     pub excess: Vec<Excess>,
 }
 
-/// What a layout of the fleet fails to give, most important first.
+/// The guarantees that a layout of the fleet fails to serve, most important first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Shortfall {
     /// Profiles in use that no GPU would have any more.
@@ -126,7 +126,7 @@ impl Objective {
         usable.filter(|(_, (usable, demand))| *usable < demand.total()).map(|(profile, _)| profile).collect()
     }
 
-    /// What is lacking of the profiles in `inside`.
+    /// The missing devices of the profiles in `inside`.
     pub fn shortfall(&self, sums: &[i64], inside: &[bool]) -> Shortfall {
         let mut short = Shortfall::default();
         let usable = self.usable(sums);

@@ -17,7 +17,7 @@ pub(super) struct Group {
 /// For a group: candidates, each with a number of GPUs, by candidate.
 pub(super) type Picks = Vec<(usize, usize)>;
 
-/// What is to be decided.
+/// The GPUs and guarantees to decide about.
 pub(super) struct Part<'a> {
     pub objective: &'a Objective,
     /// In the order of the fleet.

@@ -1,4 +1,4 @@
-//! What a step observes of one node, and what it decides.
+//! Observations and decisions of a step for one node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,7 +48,7 @@ impl RequestTimeouts {
     }
 }
 
-/// What to do for one node; idempotent.
+/// The decision for one node; idempotent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RequestDecision {
     /// The new journal, written before the rest is done.
@@ -77,7 +77,7 @@ pub enum RequestState {
     Failed {
         /// Reason of the event.
         reason: Reason,
-        /// What happened and what to do.
+        /// State and remedy.
         message: String,
     },
 }
