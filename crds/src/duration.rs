@@ -28,6 +28,17 @@ pub struct DurationError(String);
 
 impl DurationText {
     /// Checks the text and keeps it as written.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use gputenancy_crds::DurationText;
+    ///
+    /// let text = DurationText::parse("1h30m")?;
+    /// assert_eq!((text.get()?, text.to_string().as_str()), (Duration::from_mins(90), "1h30m"));
+    /// assert!(DurationText::parse("90").is_err(), "a number needs a unit");
+    /// # Ok::<(), gputenancy_crds::duration::DurationError>(())
+    /// ```
     pub fn parse(text: impl Into<String>) -> Result<Self, DurationError> {
         let this = Self(text.into());
         this.get().map(|_| this)

@@ -184,6 +184,15 @@ impl MemoryText {
     }
 
     /// Checks the text and keeps it as written.
+    ///
+    /// ```
+    /// use gputenancy_crds::MemoryText;
+    ///
+    /// let memory = MemoryText::parse("1.5Gi")?;
+    /// assert_eq!((memory.mib()?, memory.to_string().as_str()), (1536, "1.5Gi"));
+    /// assert!(MemoryText::parse("-1Gi").is_err());
+    /// # Ok::<(), gputenancy_crds::quantity::QuantityError>(())
+    /// ```
     pub fn parse(text: impl Into<String>) -> Result<Self, QuantityError> {
         let this = Self(Quantity(text.into()));
         this.mib().map(|_| this)

@@ -29,6 +29,15 @@ const CLASS_KEYS: [(&str, &str); 2] =
 
 impl<'a> Devices<'a> {
     /// Devices that a key limits; `None` for other keys.
+    ///
+    /// ```
+    /// use gputenancy_crds::quota::Devices;
+    ///
+    /// assert_eq!(Devices::under("requests.nvidia.com/gpu"), Some(Devices::Resource("nvidia.com/gpu")));
+    /// let class = "gpu.nvidia.com.deviceclass.resource.k8s.io/devices";
+    /// assert_eq!(Devices::under(class), Some(Devices::Class("gpu.nvidia.com")));
+    /// assert_eq!(Devices::under("requests.cpu"), None);
+    /// ```
     pub fn under(key: &'a str) -> Option<Self> {
         let name = |(before, after): &(&str, &str)| {
             let name = key.strip_prefix(before)?.strip_suffix(after)?;

@@ -27,6 +27,16 @@ pub struct QuotaAmounts<'a>(&'a str);
 
 impl<'a> QuotaRefusal<'a> {
     /// Finds the refusal in a message; `None` if it is by no quota of this product.
+    ///
+    /// ```
+    /// use gputenancy_crds::{quantity::Amount, quota_refusal::QuotaRefusal};
+    ///
+    /// let message = "pods \"a\" is forbidden: exceeded quota: gputenancy, requested: requests.nvidia.com/gpu=1, \
+    ///                used: requests.nvidia.com/gpu=4, limited: requests.nvidia.com/gpu=4";
+    /// let refusal = QuotaRefusal::parse(message).expect("a refusal");
+    /// assert_eq!(refusal.limited.of("requests.nvidia.com/gpu"), Some(Amount::units(4)));
+    /// assert_eq!(QuotaRefusal::parse("exceeded quota: another, requested: pods=1, used: pods=1"), None);
+    /// ```
     pub fn parse(message: &'a str) -> Option<Self> {
         let words = message.split_once(START)?.1.trim_start();
         let amounts = words.strip_prefix("requested:")?;

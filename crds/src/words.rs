@@ -2,7 +2,13 @@
 
 use std::fmt::Display;
 
-/// A number with its word in singular or plural: `1 process`, `2 processes`.
+/// A number with its word in singular or plural.
+///
+/// ```
+/// use gputenancy_crds::words::counted;
+///
+/// assert_eq!([counted(1, "process"), counted(2, "process")], ["1 process", "2 processes"]);
+/// ```
 pub fn counted<N: Copy + Display + PartialEq + From<u8>>(n: N, word: &str) -> String {
     let ending = match word {
         _ if n == N::from(1) => "",

@@ -18,6 +18,25 @@ pub trait Sink<K>: Send {
 }
 
 /// Gives every event of one watch to several sinks, in the order in which they were added.
+///
+/// ```
+/// use std::collections::BTreeSet;
+///
+/// use gputenancy_cluster::watch::{FanOut, Published};
+/// use kube::runtime::watcher::Event;
+/// use tokio::sync::watch;
+///
+/// type Names = BTreeSet<String>;
+/// fn insert(names: &mut Names, name: &String) -> bool { names.insert(name.clone()) }
+/// fn remove(names: &mut Names, name: &String) -> bool { names.remove(name) }
+///
+/// let (known, listed) = (watch::Sender::new(Names::new()), watch::Sender::new(None::<Names>));
+/// let mut sinks = FanOut::default()
+///     .to(Published::new(&known, insert, remove))
+///     .to(Published::new(&listed, insert, remove));
+/// sinks.pass(&Event::Apply("a".to_owned()), |name| name);
+/// assert_eq!((known.borrow().len(), listed.borrow().is_none()), (1, true), "the first list has not ended");
+/// ```
 pub struct FanOut<'s, K>(Vec<Box<dyn Sink<K> + 's>>);
 
 impl<K> Default for FanOut<'_, K> {

@@ -127,6 +127,21 @@ pub struct Projection<K, V> {
 }
 
 /// Fills a store from watch events.
+///
+/// ```
+/// use gputenancy_cluster::watch::{Projection, Writer, differs};
+/// use k8s_openapi::api::core::v1::Namespace;
+/// use kube::runtime::watcher::Event;
+///
+/// let projection = Projection { keep: Some, differs, group: |_: &Namespace| None };
+/// let mut writer = Writer::new("namespaces", projection);
+/// let store = writer.store();
+/// let mut namespace = Namespace::default();
+/// namespace.metadata.name = Some("team-a".into());
+/// let changes = writer.apply(Event::Apply(namespace.clone()));
+/// assert!(changes[0].old.is_none() && store.get("", "team-a").is_some());
+/// assert!(writer.apply(Event::Apply(namespace)).is_empty(), "nothing has changed");
+/// ```
 pub struct Writer<K, V> {
     store: Store<V>,
     ready: watch::Sender<bool>,

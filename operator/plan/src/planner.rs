@@ -14,6 +14,33 @@ use crate::{
 use gputenancy_crds::ids::{GpuKey, NodeName, PoolName};
 
 /// Plans the whole fleet.
+///
+/// ```
+/// use gputenancy_plan::{Cluster, Snapshot, TenantFacts, plan};
+/// use serde_json::{from_value, json};
+///
+/// // a guarantee of one whole GPU, and no node
+/// let support = json!({"expected": "…", "incident": "…"});
+/// let profile = from_value(json!({"metadata": {"name": "gpu"}, "spec": {"device": {"whole": {}}, "support": support}}))?;
+/// let guarantees = [gputenancy_crds::Guarantee { profile: "gpu".into(), count: 1 }];
+/// let tenant = TenantFacts {
+///     name: "team-a",
+///     namespaces: &[],
+///     refused: Default::default(),
+///     trust: Default::default(),
+///     acknowledged: false,
+///     priority: 0,
+///     gpus: &guarantees,
+///     equivalents: None,
+/// };
+/// let cluster = Cluster { profiles: vec![&profile], tenants: vec![tenant], ..Cluster::default() };
+/// let (snapshot, invalid) = Snapshot::read(&cluster);
+/// assert!(invalid.is_empty());
+/// let plan = plan(&snapshot);
+/// assert_eq!((plan.gpus.len(), plan.problems.len()), (0, 1));
+/// assert!(plan.problems[0].to_string().contains("team-a"), "{}", plan.problems[0]);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 pub fn plan(snapshot: &Snapshot) -> Plan {
     let fleet = Fleet::of(snapshot);
     let mut layouts = Layouts::of(&fleet);

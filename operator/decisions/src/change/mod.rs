@@ -44,6 +44,51 @@ pub fn is_at_rest(node: &GpuNode, uuid: &str, target: Option<&Layout>) -> bool {
 }
 
 /// Decides what to do now for one GPU.
+///
+/// ```
+/// use gputenancy_crds::{GpuNode, Layout};
+/// use gputenancy_decisions::{change::{ChangeObservation, Policy, step}, partitioner};
+/// # use gputenancy_crds::Partitioner;
+///
+/// // an idle GPU, and a plan that turns MIG on
+/// let node: GpuNode = serde_json::from_str(r#"{
+///     "metadata": {"name": "gpu-1", "generation": 1},
+///     "spec": {"gpus": [{"uuid": "GPU-1"}]},
+///     "status": {
+///         "observedGeneration": 1,
+///         "gpus": [{"uuid": "GPU-1", "index": 0, "board": 0, "health": "Healthy", "mig": {"enabled": false},
+///                   "whole": {"resource": "nvidia.com/gpu", "allocatable": true}}]
+///     }
+/// }"#)?;
+/// let target = Layout { mig: true, ..Layout::default() };
+/// # let (allocatable, canaries, pods, policy) = (Default::default(), Default::default(), Default::default(), Policy::default());
+/// let decision = step(&ChangeObservation {
+///     uuid: "GPU-1",
+///     node: &node,
+///     target: Some(&target),
+///     reason: "team-a needs an instance",
+/// #   now: Default::default(),
+/// #   allocatable: &allocatable,
+/// #   cordoned: None,
+/// #   intent: "",
+/// #   canaries: &canaries,
+/// #   pods: &pods,
+/// #   policy: &policy,
+/// #   agent_alive: true,
+/// #   alive_since: None,
+/// #   others_idle: true,
+/// #   partitioner: partitioner::of(Partitioner::Agent),
+/// #   request: None,
+/// #   recreate: None,
+/// #   staged: false,
+/// #   waits: None,
+///     // and what else is observed
+/// });
+/// let change = decision.spec.and_then(|spec| spec.change).expect("a change begins");
+/// assert_eq!((change.to, change.reason.as_str()), (target, "team-a needs an instance"));
+/// assert!(decision.evictions.is_empty());
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 pub fn step(observation: &ChangeObservation<'_>) -> ChangeDecision {
     let Some(ctx) = ChangeContext::of(observation) else { return ChangeDecision::default() };
     let Some(change) = ctx.change() else { return recovery::step(&ctx).unwrap_or_else(|| settled::steady(&ctx)) };

@@ -47,6 +47,22 @@ pub struct QuotaDecision {
 /// the whole increase by what it may grant at most. Under a cap the quotas have to be known in full for all GPU resources, and leave
 /// headroom under the cap too: the lower limit of one resource is enforced before another rises. GPU resources of a quota that the budget
 /// lacks stay, at zero: without the key nothing would limit them.
+///
+/// ```
+/// use gputenancy_decisions::quota::{NamespaceQuota, Presence, QuotaAction, decide};
+/// use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+///
+/// let gpus = |n: &str| [("requests.nvidia.com/gpu".to_owned(), Quantity(n.into()))].into();
+/// let new = NamespaceQuota {
+///     open: true,
+///     presence: Presence::NewNamespace,
+///     counted: true,
+///     pod_requests: Default::default(),
+///     demands: Vec::new(),
+/// };
+/// let decision = decide(&gpus("5"), None, &[new.clone(), new], false);
+/// assert_eq!(decision.actions, [QuotaAction::Write(gpus("3")), QuotaAction::Write(gpus("2"))]);
+/// ```
 pub fn decide(budget: &Limits, cap: Option<&Cap>, namespaces: &[NamespaceQuota], suspended: bool) -> QuotaDecision {
     let mut decision = QuotaDecision::default();
     let mut hard: Vec<Limits> = namespaces.iter().map(dropped_gpu_keys).collect();

@@ -17,6 +17,16 @@ use gputenancy_crds::ids::ProfileName;
 
 /// Extended resource of a profile: as written, or the default of NVIDIA's plugin. A MIG request by size has a resource of its own,
 /// because boards resolve it to different instances.
+///
+/// ```
+/// use gputenancy_plan::resource_name;
+/// use serde_json::{from_value, json};
+///
+/// let spec = |mig| from_value(json!({"device": {"mig": mig}, "support": {"expected": "…", "incident": "…"}}));
+/// assert_eq!(resource_name("small", &spec(json!({"profile": "1g.10gb"}))?), "nvidia.com/mig-1g.10gb");
+/// assert_eq!(resource_name("small", &spec(json!({"slices": 1}))?), "gputenancy.io/small");
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 pub fn resource_name(name: &str, spec: &GpuProfileSpec) -> String {
     let default = || match &spec.device {
         Device { whole: Some(_), .. } => names::WHOLE_GPU_RESOURCE.to_owned(),
