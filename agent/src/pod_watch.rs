@@ -5,8 +5,7 @@ use std::{collections::BTreeMap, time::Instant};
 
 use futures::StreamExt;
 use gputenancy_cluster::watch::{FanOut, Published, Restarts, Sink, events};
-use gputenancy_crds::metadata::Unmanaged;
-use k8s_openapi::api::core::v1::Pod;
+use gputenancy_crds::projection::NodePod;
 use kube::{Api, Client, ResourceExt as _, runtime::watcher};
 use tokio::sync::watch;
 
@@ -37,10 +36,10 @@ pub struct PodIndexes<'s> {
 }
 
 impl<'s> PodIndexes<'s> {
-    fn sinks(self) -> FanOut<'s, Pod> {
+    fn sinks(self) -> FanOut<'s, NodePod> {
         let Self { requests, containers, limits, compute, terminating, seen } = self;
         // a list has no times: after a broken watch, all its pods count as bound just now
-        let apply = |requests: &mut PodRequests, pod: &Pod| requests.apply(pod, Instant::now());
+        let apply = |requests: &mut PodRequests, pod: &NodePod| requests.apply(pod, Instant::now());
         FanOut::default()
             .to(Seen { pods: seen, listed: BTreeMap::new() })
             .to(Published::new(requests, apply, PodRequests::delete))
@@ -54,12 +53,12 @@ impl<'s> PodIndexes<'s> {
 /// Watches for as long as it is polled.
 pub async fn watch(client: Client, node: &str, indexes: PodIndexes<'_>) {
     let config = watcher::Config::default().fields(&format!("spec.nodeName={node}"));
-    let mut events = events(Api::<Unmanaged<Pod>>::all(client), config, LONGEST_WATCH_DELAY).boxed();
+    let mut events = events(Api::<NodePod>::all(client), config, LONGEST_WATCH_DELAY).boxed();
     let mut restarts = Restarts::new("pods").meanwhile("pods that are being bound may fail when devices are withdrawn");
     let mut sinks = indexes.sinks();
     while let Some(event) = events.next().await {
         if let Some(event) = restarts.note(event) {
-            sinks.pass(&event, |Unmanaged(pod)| pod);
+            sinks.pass(&event, |pod| pod);
         }
     }
 }
@@ -70,12 +69,12 @@ struct Seen<'s> {
     listed: BTreeMap<String, PodName>,
 }
 
-impl Sink<Pod> for Seen<'_> {
+impl Sink<NodePod> for Seen<'_> {
     fn begin(&mut self) {
         self.listed.clear();
     }
 
-    fn listed(&mut self, pod: &Pod) {
+    fn listed(&mut self, pod: &NodePod) {
         self.listed.extend(pod.uid().map(|uid| (uid, pod_name(pod))));
     }
 
@@ -83,11 +82,11 @@ impl Sink<Pod> for Seen<'_> {
         self.pods.are(std::mem::take(&mut self.listed));
     }
 
-    fn apply(&mut self, pod: &Pod) {
+    fn apply(&mut self, pod: &NodePod) {
         self.pods.exists(pod.metadata.uid.as_deref().unwrap_or_default(), pod_name(pod));
     }
 
-    fn delete(&mut self, pod: &Pod) {
+    fn delete(&mut self, pod: &NodePod) {
         self.pods.deleted(pod.metadata.uid.as_deref().unwrap_or_default());
     }
 }

@@ -9,9 +9,8 @@ use std::{
 };
 
 use gputenancy_cluster::events::{EventType, Notice};
-use gputenancy_crds::{names::SUSPEND_COMPUTE, reasons};
+use gputenancy_crds::{names::SUSPEND_COMPUTE, projection::NodePod, reasons};
 use gputenancy_ledger::{Arbiter, Arbitrated, Limits, Mapped, Member, Usage, now};
-use k8s_openapi::api::core::v1::Pod;
 use tokio::{
     sync::watch,
     time::{sleep, timeout},
@@ -49,10 +48,10 @@ struct Wish {
 
 impl PodCompute {
     /// Records a pod; true if what it asks for changed.
-    pub fn apply(&mut self, pod: &Pod) -> bool {
+    pub fn apply(&mut self, pod: &NodePod) -> bool {
         let annotation = pod.metadata.annotations.as_ref().and_then(|all| all.get(SUSPEND_COMPUTE));
         let wish = Wish {
-            priority: pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0),
+            priority: pod.spec.priority.unwrap_or(0),
             suspended: annotation.is_some_and(|value| value == "true"),
         };
         if wish == Wish::default() {
@@ -62,7 +61,7 @@ impl PodCompute {
     }
 
     /// Removes a pod; true if it was recorded.
-    pub fn delete(&mut self, pod: &Pod) -> bool {
+    pub fn delete(&mut self, pod: &NodePod) -> bool {
         self.0.remove(&pod_name(pod)).is_some()
     }
 
@@ -283,7 +282,7 @@ mod tests {
         DeviceOwner { namespace: "team-a".into(), pod: pod.into(), container: "main".into() }
     }
 
-    fn pod(name: &str, priority: i32, suspended: Option<&str>) -> Pod {
+    fn pod(name: &str, priority: i32, suspended: Option<&str>) -> NodePod {
         let annotations: BTreeMap<_, _> = suspended.map(|value| (SUSPEND_COMPUTE, value)).into_iter().collect();
         serde_json::from_value(json!({
             "metadata": {"namespace": "team-a", "name": name, "annotations": annotations},

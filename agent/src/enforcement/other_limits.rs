@@ -5,11 +5,12 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::{MemoryText, OtherLimit, quantity::Amount};
-use k8s_openapi::{
-    api::core::v1::{Container, Pod},
-    apimachinery::pkg::api::resource::Quantity,
+use gputenancy_crds::{
+    MemoryText, OtherLimit,
+    projection::{NodeContainer, NodePod},
+    quantity::Amount,
 };
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use crate::{
     device::OtherLimiter,
@@ -47,7 +48,7 @@ pub struct OtherLimits(BTreeMap<PodName, Vec<OtherLimit>>);
 
 impl OtherLimits {
     /// Records a pod; true if its limits changed.
-    pub fn apply(&mut self, pod: &Pod) -> bool {
+    pub fn apply(&mut self, pod: &NodePod) -> bool {
         let limits = limits(pod);
         if limits.is_empty() {
             return self.delete(pod);
@@ -57,7 +58,7 @@ impl OtherLimits {
     }
 
     /// Removes a pod; true if it was recorded.
-    pub fn delete(&mut self, pod: &Pod) -> bool {
+    pub fn delete(&mut self, pod: &NodePod) -> bool {
         self.0.remove(&pod_name(pod)).is_some()
     }
 
@@ -81,20 +82,19 @@ impl OtherLimits {
 }
 
 /// Limits of a pod that has not ended. The record of `HAMi` comes before variables, which it sets at the start of a container.
-fn limits(pod: &Pod) -> Vec<OtherLimit> {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    let Some(spec) = pod.spec.as_ref().filter(|_| !matches!(phase, Some("Succeeded" | "Failed"))) else {
+fn limits(pod: &NodePod) -> Vec<OtherLimit> {
+    if pod.is_over() {
         return Vec::new();
-    };
+    }
     let annotation = |name: &str| {
         let value = pod.metadata.annotations.as_ref()?.get(name)?;
         (value.len() <= LONGEST).then_some(value.as_str())
     };
     let mut found: Vec<OtherLimit> = annotation(HAMI).into_iter().flat_map(recorded).collect();
     if found.is_empty() {
-        found.extend(spec.containers.iter().flat_map(variables));
+        found.extend(pod.spec.containers.iter().flat_map(variables));
     }
-    found.extend(spec.containers.iter().filter_map(|container| fractioning(&container.name, &annotation)));
+    found.extend(pod.spec.containers.iter().filter_map(|container| fractioning(&container.name, &annotation)));
     found.truncate(MOST_OF_POD);
     let (namespace, name) = pod_name(pod);
     for limit in &mut found {
@@ -118,9 +118,9 @@ fn recorded(text: &str) -> impl Iterator<Item = OtherLimit> + '_ {
 }
 
 /// What the variables of a container say, by the GPU's number. A value from elsewhere is not known here.
-fn variables(container: &Container) -> Vec<OtherLimit> {
+fn variables(container: &NodeContainer) -> Vec<OtherLimit> {
     let mut found: BTreeMap<i32, OtherLimit> = BTreeMap::new();
-    for variable in container.env.iter().flatten() {
+    for variable in &container.env {
         let Some(value) = variable.value.as_deref().filter(|value| value.len() <= LONGEST) else { continue };
         let is_memory = variable.name.starts_with(MEMORY);
         let Some(device) = device(&variable.name, if is_memory { MEMORY } else { COMPUTE }) else { continue };
@@ -217,7 +217,7 @@ mod tests {
 
     const UUID: &str = "GPU-859b872c-0ba2-97b0-10b4-8b7185c55039";
 
-    fn pod(annotations: &Value, env: &Value) -> Pod {
+    fn pod(annotations: &Value, env: &Value) -> NodePod {
         let containers = json!([{"name": "work", "env": env}]);
         serde_json::from_value(json!({
             "metadata": {"namespace": "team", "name": "p", "annotations": annotations},
@@ -349,7 +349,7 @@ mod tests {
         assert!(sources(None).is_empty());
         assert_eq!(sources(Some(OtherLimiter::Preload)), [HAMI]);
         assert_eq!(sources(Some(OtherLimiter::Fractioning)), ["nvidia.com/container.work"]);
-        pod.status = Some(serde_json::from_value(json!({"phase": "Succeeded"})).unwrap());
+        pod.status.phase = "Succeeded".to_owned();
         assert!(all.apply(&pod));
         assert_eq!(all, OtherLimits::default());
     }

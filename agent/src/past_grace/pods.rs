@@ -2,11 +2,11 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use gputenancy_crds::names::is_gpu_resource;
-use k8s_openapi::{
-    api::core::v1::{Container, Pod},
-    jiff::Timestamp,
+use gputenancy_crds::{
+    names::is_gpu_resource,
+    projection::{NodeContainer, NodePod},
 };
+use k8s_openapi::jiff::Timestamp;
 
 use crate::kubelet::node::requests::{PodName, pod_name};
 
@@ -38,13 +38,13 @@ pub struct TerminatingPods(BTreeMap<PodName, OverduePod>);
 
 impl TerminatingPods {
     /// Records a pod; true if something changed.
-    pub fn apply(&mut self, pod: &Pod) -> bool {
+    pub fn apply(&mut self, pod: &NodePod) -> bool {
         let Some(terminating) = terminating(pod) else { return self.delete(pod) };
         self.0.insert(pod_name(pod), terminating.clone()) != Some(terminating)
     }
 
     /// Removes a pod; true if it was known.
-    pub fn delete(&mut self, pod: &Pod) -> bool {
+    pub fn delete(&mut self, pod: &NodePod) -> bool {
         self.0.remove(&pod_name(pod)).is_some()
     }
 
@@ -59,14 +59,10 @@ impl TerminatingPods {
     }
 }
 
-fn terminating(pod: &Pod) -> Option<OverduePod> {
+fn terminating(pod: &NodePod) -> Option<OverduePod> {
     let deadline = pod.metadata.deletion_timestamp.as_ref()?.0;
     let mirror = pod.metadata.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(MIRROR));
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    let ended = matches!(phase, Some("Succeeded" | "Failed"));
-    let spec = pod.spec.as_ref()?;
-    let gpu = spec.init_containers.iter().flatten().chain(&spec.containers).any(requests_gpu);
-    if mirror || ended || !gpu {
+    if mirror || pod.is_over() || !pod.containers().any(requests_gpu) {
         return None;
     }
     let (namespace, name) = pod_name(pod);
@@ -75,9 +71,8 @@ fn terminating(pod: &Pod) -> Option<OverduePod> {
     Some(OverduePod { namespace, name, uid: pod.metadata.uid.clone()?, deadline, grace: grace.min(LONGEST_GRACE) })
 }
 
-fn requests_gpu(container: &Container) -> bool {
-    let limits = container.resources.iter().filter_map(|r| r.limits.as_ref()).flatten();
-    limits.into_iter().any(|(resource, amount)| is_gpu_resource(resource) && amount.0 != "0")
+fn requests_gpu(container: &NodeContainer) -> bool {
+    container.resources.limits.iter().any(|(resource, amount)| is_gpu_resource(resource) && amount.0 != "0")
 }
 
 #[cfg(test)]
@@ -86,7 +81,7 @@ mod tests {
 
     use super::*;
 
-    fn pod(name: &str, deleted: Option<&str>, resource: &str, more: &Value) -> Pod {
+    fn pod(name: &str, deleted: Option<&str>, resource: &str, more: &Value) -> NodePod {
         let mut metadata = json!({"namespace": "team-a", "name": name, "uid": format!("u-{name}")});
         metadata["deletionTimestamp"] = json!(deleted);
         metadata["deletionGracePeriodSeconds"] = more["grace"].clone();

@@ -222,7 +222,7 @@ mod tests {
     use std::{fs, path::Path, time::Instant};
 
     use gputenancy_crds::SharingMode;
-    use k8s_openapi::api::core::v1::Pod;
+    use gputenancy_crds::projection::NodePod;
     use nix::{sys::stat::Mode, unistd::mkfifo};
     use serde_json::json;
     use tokio::sync::mpsc;
@@ -282,7 +282,7 @@ mod tests {
         let mut requests = PodRequests::default();
         for (pod, class) in [("train-0", None), ("boxed-0", Some("runsc")), ("boxed-1", Some("runsc"))] {
             let container = json!({"name": "main", "resources": {"limits": {"gputenancy.io/part": "1"}}});
-            let pod: Pod = serde_json::from_value(json!({
+            let pod: NodePod = serde_json::from_value(json!({
                 "metadata": {"namespace": "team-a", "name": pod},
                 "spec": {"containers": [container], "runtimeClassName": class},
             }))

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gputenancy_crds::names::is_gpu_resource;
-use k8s_openapi::{
-    api::core::v1::{EnvFromSource, EnvVar, Pod, ResourceRequirements},
-    jiff::Timestamp,
+use gputenancy_crds::{
+    names::is_gpu_resource,
+    projection::{NodeContainer, NodePod},
 };
+use k8s_openapi::{api::core::v1::EnvFromSource, jiff::Timestamp};
 
 use crate::kubelet::node::requests::{PodName, pod_name};
 
@@ -44,7 +44,7 @@ impl EnvFromContainers {
     }
 
     /// Records the containers of a pod; true if they changed.
-    pub fn apply(&mut self, pod: &Pod) -> bool {
+    pub fn apply(&mut self, pod: &NodePod) -> bool {
         let containers = containers(pod);
         if containers.is_empty() {
             return self.delete(pod);
@@ -55,27 +55,24 @@ impl EnvFromContainers {
     }
 
     /// Removes the containers of a pod; true if there were some.
-    pub fn delete(&mut self, pod: &Pod) -> bool {
+    pub fn delete(&mut self, pod: &NodePod) -> bool {
         self.0.remove(&pod_name(pod)).is_some()
     }
 }
 
-/// The fields that containers and ephemeral containers have in common.
-type Fields<'a> =
-    (&'a String, &'a Option<Vec<EnvVar>>, &'a Option<Vec<EnvFromSource>>, &'a Option<ResourceRequirements>);
-
-fn containers(pod: &Pod) -> Vec<EnvFromContainer> {
-    let (Some(spec), Some(status)) = (&pod.spec, &pod.status) else { return Vec::new() };
-    let regular = spec.init_containers.iter().flatten().chain(&spec.containers);
-    let regular = regular.map(|c| (&c.name, &c.env, &c.env_from, &c.resources));
-    let ephemeral = spec.ephemeral_containers.iter().flatten().map(|c| (&c.name, &c.env, &c.env_from, &c.resources));
-    let all: Vec<Fields<'_>> = regular.chain(ephemeral).collect();
-    let limits = all.iter().filter_map(|(.., resources)| resources.as_ref()?.limits.as_ref()).flatten();
-    let gpu = limits.into_iter().any(|(resource, _)| is_gpu_resource(resource));
-    let lists = [&status.init_container_statuses, &status.container_statuses, &status.ephemeral_container_statuses];
-    let container = |(name, env, env_from, _): Fields<'_>| {
-        let sources = env_from.as_ref().filter(|sources| !sources.is_empty())?;
-        let status = lists.iter().copied().flatten().flatten().find(|status| status.name == *name)?;
+fn containers(pod: &NodePod) -> Vec<EnvFromContainer> {
+    let status = &pod.status;
+    let gpu = pod.containers().any(|container| container.resources.limits.keys().any(|name| is_gpu_resource(name)));
+    let statuses = || {
+        let first = status.init_container_statuses.iter().chain(&status.container_statuses);
+        first.chain(&status.ephemeral_container_statuses)
+    };
+    let container = |container: &NodeContainer| {
+        let NodeContainer { name, env, env_from, .. } = container;
+        if env_from.is_empty() {
+            return None;
+        }
+        let status = statuses().find(|status| status.name == *name)?;
         let (_, id) = status.container_id.as_ref()?.split_once("://")?;
         let (namespace, pod_name) = pod_name(pod);
         Some(EnvFromContainer {
@@ -86,11 +83,11 @@ fn containers(pod: &Pod) -> Vec<EnvFromContainer> {
             created: pod.metadata.creation_timestamp.as_ref().map(|time| time.0),
             name: name.clone(),
             gpu,
-            manifest: env.iter().flatten().map(|variable| variable.name.clone()).collect(),
-            sources: sources.iter().filter_map(source).collect(),
+            manifest: env.iter().map(|variable| variable.name.clone()).collect(),
+            sources: env_from.iter().filter_map(source).collect(),
         })
     };
-    all.into_iter().filter_map(container).collect()
+    pod.containers().chain(&pod.spec.ephemeral_containers).filter_map(container).collect()
 }
 
 fn source(source: &EnvFromSource) -> Option<String> {
@@ -104,7 +101,7 @@ mod tests {
 
     use super::*;
 
-    fn pod(containers: &Value, statuses: &Value) -> Pod {
+    fn pod(containers: &Value, statuses: &Value) -> NodePod {
         let metadata = json!({"namespace": "team-a", "name": "p", "uid": "u"});
         let status = json!({"phase": "Running", "containerStatuses": statuses});
         serde_json::from_value(json!({"metadata": metadata, "spec": {"containers": containers}, "status": status}))

@@ -6,6 +6,7 @@ mod agent_pod;
 mod event;
 mod namespace;
 mod node;
+mod node_pod;
 mod pod;
 mod quota;
 mod slice;
@@ -19,6 +20,10 @@ use k8s_openapi::apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Ti
 use kube::Resource;
 pub use namespace::{POD_SECURITY_LABEL, SlimNamespace, SlimNamespaceStatus, project_namespace};
 pub use node::{SlimNode, SlimNodeSpec, SlimNodeStatus, project_node};
+pub use node_pod::{
+    NodeContainer, NodeContainerState, NodeContainerStatus, NodePod, NodePodSpec, NodePodStatus, NodeResources,
+    NodeVariable,
+};
 pub use pod::{
     SlimContainer, SlimContainerReason, SlimContainerState, SlimContainerStatus, SlimPod, SlimPodSpec, SlimPodStatus,
     SlimResources, project_pod, queue,

@@ -5,7 +5,7 @@ use std::{
     time::Instant,
 };
 
-use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
+use gputenancy_crds::projection::{NodeContainer, NodeContainerStatus, NodePod};
 
 use super::allocatable::{Counts, InFlight, InFlightPods, managed_counts};
 use crate::{
@@ -84,12 +84,12 @@ impl PodRequests {
     }
 
     /// Records a pod; true if its requests changed. A pod that changes keeps the time at which it was first seen.
-    pub fn apply(&mut self, pod: &Pod, now: Instant) -> bool {
+    pub fn apply(&mut self, pod: &NodePod, now: Instant) -> bool {
         let counts = requests(pod);
         if counts.is_empty() {
             return self.delete(pod);
         }
-        let class = pod.spec.as_ref().and_then(|spec| spec.runtime_class_name.clone());
+        let class = pod.spec.runtime_class_name.clone();
         let uid = pod.metadata.uid.clone().unwrap_or_default();
         let new = PodRequest { uid: uid.clone(), counts: Counts::new(), since: now, class, admitted: false };
         let request = self.0.entry(pod_name(pod)).or_insert(new);
@@ -99,7 +99,7 @@ impl PodRequests {
     }
 
     /// Removes a pod; true if it was recorded.
-    pub fn delete(&mut self, pod: &Pod) -> bool {
+    pub fn delete(&mut self, pod: &NodePod) -> bool {
         self.0.remove(&pod_name(pod)).is_some()
     }
 }
@@ -127,24 +127,24 @@ fn sum<'a>(all: impl Iterator<Item = &'a Counts>) -> Counts {
 }
 
 /// Whether kubelet has admitted the pod. It allocates a pod's devices while it admits it, and publishes a status of its own only after that.
-fn is_admitted(pod: &Pod) -> bool {
-    let Some(status) = &pod.status else { return false };
-    let created = |container: &ContainerStatus| {
-        let running = container.state.as_ref().is_some_and(|state| state.running.is_some());
+fn is_admitted(pod: &NodePod) -> bool {
+    let status = &pod.status;
+    let created = |container: &NodeContainerStatus| {
+        let running = container.state.running.is_some();
         running || container.started == Some(true) || container.container_id.is_some()
     };
-    let mut containers = status.init_container_statuses.iter().chain(&status.container_statuses).flatten();
-    status.phase.as_deref() == Some("Running") || status.start_time.is_some() || containers.any(created)
+    let mut containers = status.init_container_statuses.iter().chain(&status.container_statuses);
+    status.phase == "Running" || status.start_time.is_some() || containers.any(created)
 }
 
 /// As the scheduler counts: the sum of containers and sidecars, or the largest init container.
-fn requests(pod: &Pod) -> Counts {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    let Some(spec) = pod.spec.as_ref().filter(|_| !matches!(phase, Some("Succeeded" | "Failed"))) else {
+fn requests(pod: &NodePod) -> Counts {
+    if pod.is_over() {
         return Counts::new();
-    };
-    let (sidecars, init): (Vec<&Container>, Vec<&Container>) =
-        spec.init_containers.iter().flatten().partition(|c| c.restart_policy.as_deref() == Some("Always"));
+    }
+    let spec = &pod.spec;
+    let (sidecars, init): (Vec<&NodeContainer>, Vec<&NodeContainer>) =
+        spec.init_containers.iter().partition(|c| c.restart_policy.as_deref() == Some("Always"));
     let concurrent: Vec<Counts> = spec.containers.iter().chain(sidecars).map(limits).collect();
     let mut total = sum(concurrent.iter());
     for (resource, count) in init.into_iter().flat_map(limits) {
@@ -156,9 +156,8 @@ fn requests(pod: &Pod) -> Counts {
 }
 
 /// Devices are requested by limits.
-fn limits(container: &Container) -> Counts {
-    let limits = container.resources.as_ref().and_then(|resources| resources.limits.as_ref());
-    limits.map(managed_counts).unwrap_or_default()
+fn limits(container: &NodeContainer) -> Counts {
+    managed_counts(&container.resources.limits)
 }
 
 #[cfg(test)]
@@ -169,7 +168,7 @@ mod tests {
 
     const R: &str = "nvidia.com/mig-1g.10gb";
 
-    fn pod(name: &str, json: &serde_json::Value) -> Pod {
+    fn pod(name: &str, json: &serde_json::Value) -> NodePod {
         let mut all =
             serde_json::json!({"metadata": {"namespace": "team-a", "name": name}, "spec": {"containers": []}});
         all.as_object_mut().unwrap().extend(json.as_object().unwrap().clone());

@@ -163,7 +163,7 @@ mod tests {
     use std::time::Instant;
 
     use gputenancy_crds::SharingMode;
-    use k8s_openapi::api::core::v1::Pod;
+    use gputenancy_crds::projection::NodePod;
     use serde_json::json;
 
     use super::*;
@@ -174,7 +174,7 @@ mod tests {
 
     const R: &str = "gputenancy.io/part";
 
-    fn pod(name: &str, class: Option<&str>, phase: &str) -> Pod {
+    fn pod(name: &str, class: Option<&str>, phase: &str) -> NodePod {
         let container = json!({"name": "main", "resources": {"limits": {R: "1"}}});
         serde_json::from_value(json!({
             "metadata": {"namespace": "team-a", "name": name},
@@ -195,7 +195,7 @@ mod tests {
     }
 
     fn sandboxes(
-        pods: &[Pod],
+        pods: &[NodePod],
         minimum: Isolation,
         driver: DriverLimits,
     ) -> (Sandboxes, watch::Sender<Option<PodRequests>>) {
@@ -248,7 +248,7 @@ mod tests {
     #[tokio::test]
     async fn share_is_allocated_to_a_sandbox_only_if_the_pool_accepts_its_means() {
         let device = limited(false);
-        let admit = async |pods: &[Pod], minimum, driver| {
+        let admit = async |pods: &[NodePod], minimum, driver| {
             let (sandboxes, _send) = sandboxes(pods, minimum, driver);
             sandboxes.admit(R, &[&device], &Owners::new()).await
         };
@@ -273,7 +273,7 @@ mod tests {
         let running = pod("s", Some("gvisor"), "Running");
         assert_eq!(admit(&[running, plain], none, not_supported).await, Ok(None));
         // nor does one start whose init container runs, of which kubelet reports no device
-        let init: Pod = serde_json::from_value(json!({
+        let init: NodePod = serde_json::from_value(json!({
             "metadata": {"namespace": "team-a", "name": "i"},
             "spec": {
                 "initContainers": [{"name": "init", "resources": {"limits": {R: "1"}}}],

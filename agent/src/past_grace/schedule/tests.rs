@@ -1,4 +1,4 @@
-use k8s_openapi::api::core::v1::Pod;
+use gputenancy_crds::projection::NodePod;
 use serde_json::{from_value, json};
 
 use super::*;
@@ -27,7 +27,7 @@ impl Node {
         let times = json!({"namespace": "team-a", "name": name, "uid": format!("u-{name}"),
             "deletionTimestamp": deadline, "deletionGracePeriodSeconds": grace});
         let spec = json!({"containers": [{"name": "c", "resources": limits}]});
-        self.pods.apply(&from_value::<Pod>(json!({"metadata": times, "spec": spec})).unwrap());
+        self.pods.apply(&from_value::<NodePod>(json!({"metadata": times, "spec": spec})).unwrap());
         self.schedule.update(&self.pods, self.at(seconds));
     }
 
