@@ -8,7 +8,7 @@ use std::{
 
 use clap::Parser;
 use gputenancy_cluster::service::logging::LogArgs;
-use gputenancy_crds::DurationText;
+use gputenancy_crds::{DurationError, DurationText};
 
 use crate::{
     gpu::{DriverRoot, NodePaths},
@@ -59,13 +59,18 @@ pub struct Args {
     pub log: LogArgs,
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
-    DurationText::parse(text).and_then(|text| text.get()).map_err(|error| error.to_string())
+/// A text that is no address.
+#[derive(Debug, thiserror::Error)]
+#[error("`{0}` is not an address; examples: 127.0.0.1:9400, :9400")]
+struct NoAddress(String);
+
+fn duration(text: &str) -> Result<Duration, DurationError> {
+    DurationText::parse(text).and_then(|text| text.get())
 }
 
-fn address(text: &str) -> Result<SocketAddr, String> {
+fn address(text: &str) -> Result<SocketAddr, NoAddress> {
     let full = if text.starts_with(':') { format!("0.0.0.0{text}") } else { text.to_owned() };
-    full.parse().map_err(|_| format!("`{text}` is not an address; examples: 127.0.0.1:9400, :9400"))
+    full.parse().map_err(|_| NoAddress(text.to_owned()))
 }
 
 impl Args {

@@ -21,7 +21,7 @@ const SOON: Duration = Duration::from_mins(1);
 const LIMIT: Duration = Duration::from_secs(3);
 
 /// Reads the tenant of a namespace; `None`: it has none.
-pub type Read = Call<String, Option<String>>;
+pub type Read = Call<String, Option<String>, kube::Error>;
 
 /// The name of the tenant in a namespace's grant. Without the right to read grants there is none.
 pub fn by_grant(client: Client) -> Read {
@@ -29,7 +29,7 @@ pub fn by_grant(client: Client) -> Read {
         let grants: Api<GpuGrant> = Api::namespaced(client.clone(), &namespace);
         Box::pin(async move {
             let grant = grants.get_opt(GRANT).await;
-            grant.map(|grant| grant.map(|grant| grant.spec.tenant)).map_err(|error| sentence(&error))
+            grant.map(|grant| grant.map(|grant| grant.spec.tenant))
         })
     })
 }
@@ -59,7 +59,7 @@ impl Tenants {
                 Ok(Some(tenant)) => (Some(tenant), AGAIN),
                 Ok(None) => (None, SOON),
                 Err(error) => {
-                    tracing::debug!(namespace, error, "tenant of namespace not read");
+                    tracing::debug!(namespace, error = sentence(&error), "tenant of namespace not read");
                     (self.known.get(namespace).and_then(|(tenant, _)| tenant.clone()), SOON)
                 }
             };
@@ -77,21 +77,21 @@ mod tests {
 
     #[tokio::test]
     async fn tenant_is_read_once_in_five_minutes_and_kept_over_a_failure() {
-        let (answer, reads) = (Arc::new(Mutex::new(Ok(Some("a".to_owned())))), Arc::new(Mutex::new(0)));
+        let (answer, reads) = (Arc::new(Mutex::new(Some(Some("a".to_owned())))), Arc::new(Mutex::new(0)));
         let (from, count) = (answer.clone(), reads.clone());
         let read: Read = Arc::new(move |_| {
             *count.lock().unwrap() += 1;
             let answer = from.lock().unwrap().clone();
-            Box::pin(async move { answer })
+            Box::pin(async move { answer.ok_or(kube::Error::LinesCodecMaxLineLengthExceeded) })
         });
         let (mut tenants, start) = (Tenants::new(read), Instant::now());
         let mut of = async |second: u64| tenants.of(["team-a"].into(), start + Duration::from_secs(second)).await;
         let a = BTreeMap::from([("team-a".to_owned(), "a".to_owned())]);
         assert_eq!([of(0).await, of(299).await], [a.clone(), a.clone()]);
         assert_eq!(*reads.lock().unwrap(), 1);
-        *answer.lock().unwrap() = Err("timeout".to_owned());
+        *answer.lock().unwrap() = None;
         assert_eq!(of(300).await, a);
-        *answer.lock().unwrap() = Ok(None);
+        *answer.lock().unwrap() = Some(None);
         assert_eq!([of(330).await, of(361).await], [a, BTreeMap::new()]);
         assert_eq!(*reads.lock().unwrap(), 3);
     }

@@ -21,6 +21,8 @@ use tokio::{
     time::{sleep, timeout},
 };
 
+use super::Error;
+
 /// Path of the control program below a driver root.
 pub const PROGRAM: &str = "usr/bin/nvidia-cuda-mps-control";
 /// Name of a daemon's process as the kernel has it, which keeps 15 characters.
@@ -71,18 +73,19 @@ impl Control {
     }
 
     /// Starts the daemon; files of an earlier one are removed.
-    pub async fn start(&self) -> Result<(), String> {
+    pub async fn start(&self) -> Result<(), Error> {
         prepare(&self.pipes())
             .and_then(|()| fs::create_dir_all(self.folder.join("log")))
-            .map_err(|error| format!("preparing {}: {error}", self.folder.display()))?;
+            .map_err(|error| Error::Folder { folder: self.folder.clone(), error })?;
         let status = timeout(TIMEOUT, self.program().arg("-d").stdout(Stdio::null()).stderr(Stdio::null()).status());
-        let program = self.driver_root.join(PROGRAM).display().to_string();
-        let status = status.await.map_err(|_| format!("{program} -d does not return"))?;
-        let status = status.map_err(|error| format!("{program}: {error}"))?;
+        let program = || self.driver_root.join(PROGRAM);
+        let status = status.await.map_err(|_| Error::NoReturn(program()))?;
+        let status = status.map_err(|error| Error::Program { program: program(), error })?;
         if !status.success() {
-            return Err(format!("{program} -d: {status}; see {}", self.folder.join("log/control.log").display()));
+            let log = self.folder.join("log/control.log");
+            return Err(Error::Start { program: program(), status, log });
         }
-        let pid = self.pid().ok_or_else(|| format!("{program} -d has ended at once"))?;
+        let pid = self.pid().ok_or_else(|| Error::EndedAtOnce(program()))?;
         if let Err(error) = leave_container(&self.cgroup_root, pid) {
             tracing::warn!(gpu = self.gpu, pid, %error, "MPS daemon stays in the agent's cgroup and ends with its container");
         }
@@ -90,7 +93,8 @@ impl Control {
     }
 
     /// Sends one command and returns the answer.
-    pub async fn command(&self, line: &str) -> Result<String, String> {
+    pub async fn command(&self, line: &str) -> Result<String, Error> {
+        let command = || line.to_owned();
         let send = async {
             let mut child =
                 self.program().stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
@@ -99,16 +103,17 @@ impl Control {
             }
             child.wait_with_output().await
         };
-        let output = timeout(TIMEOUT, send).await.map_err(|_| format!("the MPS daemon does not answer `{line}`"))?;
-        let output = output.map_err(|error| format!("sending `{line}` to the MPS daemon: {error}"))?;
+        let output = timeout(TIMEOUT, send).await.map_err(|_| Error::NoAnswer(command()))?;
+        let output = output.map_err(|error| Error::Send { command: command(), error })?;
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
-        Err(format!("the MPS daemon refused `{line}`: {}", String::from_utf8_lossy(&output.stderr).trim()))
+        let answer = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        Err(Error::Refused { command: command(), answer })
     }
 
     /// Sets the limits of clients without limits of their own. Memory in MiB, threads in percent.
-    pub async fn set_defaults(&self, (memory, compute): (Option<i64>, Option<i32>)) -> Result<(), String> {
+    pub async fn set_defaults(&self, (memory, compute): (Option<i64>, Option<i32>)) -> Result<(), Error> {
         // the daemon sees one GPU, which CUDA numbers 0
         if let Some(mib) = memory {
             self.command(&format!("set_default_device_pinned_mem_limit 0 {mib}M")).await?;
@@ -120,12 +125,12 @@ impl Control {
     }
 
     /// Process ids of the servers.
-    pub async fn servers(&self) -> Result<Vec<u32>, String> {
+    pub async fn servers(&self) -> Result<Vec<u32>, Error> {
         Ok(numbers(&self.command("get_server_list").await?))
     }
 
     /// Number of clients of these servers.
-    pub async fn clients(&self, servers: &[u32]) -> Result<usize, String> {
+    pub async fn clients(&self, servers: &[u32]) -> Result<usize, Error> {
         let mut clients = 0;
         for server in servers {
             clients += numbers(&self.command(&format!("get_client_list {server}")).await?).len();

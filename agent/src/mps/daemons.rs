@@ -13,6 +13,7 @@ use gputenancy_crds::backoff::Backoff;
 use tokio::sync::{Mutex, MutexGuard, watch};
 
 use super::{
+    Error,
     control::Control,
     host::{Host, notices},
     share::{folder, mps_share},
@@ -34,7 +35,7 @@ const RESTART: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_min
 const TENANCY: &str = "tenancy.json";
 
 /// Why a container with an MPS share does not start.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     /// The GPU serves another tenant.
     #[error(transparent)]
@@ -56,7 +57,7 @@ pub enum Refusal {
         /// The GPU.
         gpu: String,
         /// Why.
-        error: String,
+        error: Error,
     },
 }
 
@@ -106,7 +107,7 @@ impl Mps {
             several => return Err(Refusal::Several(several.len())),
         };
         let gpu = &device.gpu_uuid;
-        let failed = |error: String| Refusal::Failed { gpu: gpu.clone(), error };
+        let failed = |error: Error| Refusal::Failed { gpu: gpu.clone(), error };
         let owners = (self.host.owners)(()).await.map_err(failed)?;
         let owner = owners.get(&device.id).ok_or_else(|| Refusal::NoOwner(device.id.clone()))?;
         let key = (self.host.tenant)(owner.namespace.clone()).await.map_err(failed)?;
@@ -138,7 +139,7 @@ impl Mps {
                 daemons.insert(gpu.clone(), daemon);
             }
         }
-        link(&folder(&self.host.root, gpu, share.number), &key).map_err(|error| failed(error.to_string()))?;
+        link(&folder(&self.host.root, gpu, share.number), &key).map_err(|error| failed(Error::Links(error)))?;
         self.publish(&daemons);
         Ok(())
     }
@@ -180,18 +181,18 @@ impl Mps {
         self.publish(&daemons);
     }
 
-    fn control(&self, gpu: &str, key: &str) -> Result<Control, String> {
+    fn control(&self, gpu: &str, key: &str) -> Result<Control, Error> {
         let driver_root = (self.host.inventory)().and_then(|inventory| inventory.driver_root);
         Ok(Control {
             gpu: gpu.to_owned(),
-            driver_root: driver_root.ok_or("the driver was not found yet")?.local,
+            driver_root: driver_root.ok_or(Error::NoDriver)?.local,
             folder: self.host.root.join(gpu).join(tenancy::folder(key)),
             proc_root: self.host.proc_root.clone(),
             cgroup_root: self.host.cgroup_root.clone(),
         })
     }
 
-    async fn start(&self, gpu: &str, tenancy: Tenancy, limits: (Option<i64>, Option<i32>)) -> Result<Daemon, String> {
+    async fn start(&self, gpu: &str, tenancy: Tenancy, limits: (Option<i64>, Option<i32>)) -> Result<Daemon, Error> {
         let control = self.control(gpu, &tenancy.key)?;
         (self.host.set_exclusive)((gpu.to_owned(), true)).await?;
         self.write_tenancy(gpu, &tenancy)?;
@@ -219,14 +220,14 @@ impl Mps {
         }
     }
 
-    fn write_tenancy(&self, gpu: &str, tenancy: &Tenancy) -> Result<(), String> {
+    fn write_tenancy(&self, gpu: &str, tenancy: &Tenancy) -> Result<(), Error> {
         let folder = self.host.root.join(gpu);
         let write = || {
             fs::create_dir_all(&folder)?;
             fs::write(folder.join("tenancy.new"), serde_json::to_vec(tenancy)?)?;
             fs::rename(folder.join("tenancy.new"), folder.join(TENANCY))
         };
-        write().map_err(|error: io::Error| format!("writing {}: {error}", folder.join(TENANCY).display()))
+        write().map_err(|error| Error::Tenancy { file: folder.join(TENANCY), error })
     }
 
     /// Folders of GPUs that have or had shares.
@@ -272,10 +273,10 @@ impl Mps {
                     *daemon = started;
                 }
                 Err(error) => {
-                    tracing::warn!(gpu, error, "MPS daemon not restarted");
+                    tracing::warn!(gpu, %error, "MPS daemon not restarted");
                     restart.failures = restart.failures.saturating_add(1);
                     restart.at = now + RESTART.after(restart.failures);
-                    restart.down.error = Some(error);
+                    restart.down.error = Some(error.to_string());
                 }
             }
         }
@@ -289,7 +290,7 @@ impl Mps {
         // a GPU that was taken out has no mode
         let present = (self.host.inventory)().is_none_or(|inventory| inventory.gpu(gpu).is_some());
         if present && let Err(error) = (self.host.set_exclusive)((gpu.to_owned(), false)).await {
-            tracing::warn!(gpu, error, "compute mode not restored");
+            tracing::warn!(gpu, %error, "compute mode not restored");
             return;
         }
         // last: while the folder exists, this is tried again
@@ -319,12 +320,12 @@ impl Daemon {
         let counted = async {
             let servers = self.control.servers().await?;
             let clients = self.control.clients(&servers).await?;
-            Ok::<_, String>((servers, clients))
+            Ok::<_, Error>((servers, clients))
         };
         match counted.await {
             Ok(counted) => (self.servers, self.clients) = counted,
             Err(error) => {
-                tracing::warn!(gpu = self.control.gpu, error, "ending MPS daemon that does not answer");
+                tracing::warn!(gpu = self.control.gpu, %error, "ending MPS daemon that does not answer");
                 self.control.stop(&self.servers).await;
             }
         }

@@ -3,16 +3,13 @@
 use std::{path::PathBuf, sync::Arc};
 
 use futures::future::BoxFuture;
-use gputenancy_cluster::{
-    error::sentence,
-    events::{EventType, Notice},
-};
+use gputenancy_cluster::events::{EventType, Notice};
 use gputenancy_crds::{GpuGrant, names, reasons};
 use gputenancy_nvml::ComputeMode;
 use kube::{Api, Client};
 use tonic::Status;
 
-use super::state::Down;
+use super::{Error, state::Down};
 use crate::{
     device::{DeviceOwner, Owners},
     event::{self, Publish},
@@ -20,7 +17,7 @@ use crate::{
 };
 
 /// A function with one argument that waits for something.
-pub type Call<A, T> = Arc<dyn Fn(A) -> BoxFuture<'static, Result<T, String>> + Send + Sync>;
+pub type Call<A, T, E = Error> = Arc<dyn Fn(A) -> BoxFuture<'static, Result<T, E>> + Send + Sync>;
 
 /// Functions and paths of the node.
 #[derive(Clone)]
@@ -52,10 +49,7 @@ where
 {
     Arc::new(move |()| {
         let owners = query();
-        Box::pin(async move {
-            let owners = owners.await;
-            owners.map_err(|status| format!("kubelet's pod resources API does not answer: {}", status.message()))
-        })
+        Box::pin(async move { owners.await.map_err(Error::Owners) })
     })
 }
 
@@ -68,7 +62,7 @@ pub fn tenant(client: Client) -> Call<String, String> {
                 Ok(Some(grant)) => Ok(format!("tenant-{}", grant.spec.tenant)),
                 Ok(None) => Ok(format!("namespace-{namespace}")),
                 Err(kube::Error::Api(status)) if status.is_forbidden() => Ok(format!("namespace-{namespace}")),
-                Err(error) => Err(format!("reading the grant of namespace {namespace}: {}", sentence(&error))),
+                Err(error) => Err(Error::Grant { namespace, error }),
             }
         })
     })
@@ -80,9 +74,8 @@ pub fn set_exclusive(nvml: NvmlThread) -> Call<(String, bool), ()> {
         let nvml = nvml.clone();
         Box::pin(async move {
             let mode = if exclusive { ComputeMode::ExclusiveProcess } else { ComputeMode::Default };
-            let done =
-                nvml.execute(&uuid, Operation::SetComputeMode { mode }).await.map_err(|error| error.to_string())?;
-            done.map_err(|error| format!("setting the compute mode of GPU {uuid}: {error}"))
+            let done = nvml.execute(&uuid, Operation::SetComputeMode { mode }).await?;
+            done.map_err(|error| Error::ComputeMode { gpu: uuid, error })
         })
     })
 }

@@ -7,10 +7,12 @@
 
 pub mod control;
 pub mod daemons;
+mod error;
 pub mod host;
 pub mod share;
 pub mod state;
 pub mod tenancy;
 
 pub use daemons::Mps;
+pub use error::Error;
 pub use state::MpsView;

@@ -1,5 +1,8 @@
 //! The loop that observes kubelet and the node, decides by [`super::allocatable`], and executes the actions.
 
+mod error;
+mod stale;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
@@ -16,9 +19,9 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+use self::error::Error;
 use super::{
     cdi::{self, Driver, SpecFile},
-    chain,
     config::{Allocation, Config, MemoryLimits},
     device_list::{DeviceList, DeviceLists, device_lists},
     node::{
@@ -41,8 +44,6 @@ use crate::{
     send_if_changed,
     warm_up::WarmUp,
 };
-
-mod stale;
 
 /// Events within this time are one reconcile.
 const DEBOUNCE: Duration = Duration::from_millis(20);
@@ -350,13 +351,13 @@ impl<'a> Manager<'a> {
     }
 
     /// A sentence for the condition. A failure precedes, and is logged once.
-    fn message(&mut self, step: &Step, outcome: Result<(), String>) -> String {
+    fn message(&mut self, step: &Step, outcome: Result<(), Error>) -> String {
         let failed_before = std::mem::replace(&mut self.failed, outcome.is_err());
         let Err(error) = outcome else { return step.waiting.join("; ") };
         if !failed_before {
-            tracing::warn!(error, "reconcile of device plugin failed");
+            tracing::warn!(%error, "reconcile of device plugin failed");
         }
-        error
+        error.to_string()
     }
 
     /// Searches for another product that limits memory; if it comes or goes, the CDI specification is written again.
@@ -370,7 +371,7 @@ impl<'a> Manager<'a> {
     }
 
     /// Writes the CDI specification: the runtime must know a device before kubelet does, and as long as a container may have it.
-    fn write_spec(&mut self, view: &DeviceView) -> Result<(), String> {
+    fn write_spec(&mut self, view: &DeviceView) -> Result<(), Error> {
         if self.spec_generation == view.generation {
             // before the first view it is not known which devices there are
             if view.generation == 0 || !self.spec.is_changed() {
@@ -399,7 +400,7 @@ impl<'a> Manager<'a> {
             (true, None, false) => ShimState::NotInstalled,
         };
         let spec = cdi::render(devices.values(), &driver);
-        self.spec.write(spec.as_ref()).map_err(|error| format!("writing the CDI specification: {}", chain(&error)))?;
+        self.spec.write(spec.as_ref()).map_err(Error::Spec)?;
         if let Some(shim) = &self.shim {
             shim.prune(devices.keys().map(DeviceId::uuid));
         }
@@ -459,12 +460,11 @@ impl<'a> Manager<'a> {
         Some(self.journal().confirm(self.owners.keys().cloned().collect(), queried, Instant::now()))
     }
 
-    async fn execute(&mut self, action: &Action) -> Result<(), String> {
+    async fn execute(&mut self, action: &Action) -> Result<(), Error> {
         match action {
             Action::WriteAllocatable(counts) => {
                 let begun = Instant::now();
-                let written = self.node.write(counts).await;
-                written.map_err(|error| format!("writing the node's allocatable: {}", chain(&error)))?;
+                self.node.write(counts).await.map_err(Error::Allocatable)?;
                 self.propagation = allocatable::propagation(begun.elapsed());
             }
             Action::Publish(resource, list) => self.publish(resource, list),

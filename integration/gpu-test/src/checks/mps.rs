@@ -10,7 +10,10 @@ use std::{
     process::Command,
 };
 
-use gputenancy_agent::mps::control::{Control, PROGRAM};
+use gputenancy_agent::mps::{
+    self,
+    control::{Control, PROGRAM},
+};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::{
@@ -52,7 +55,7 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn command(&self, line: &str) -> Result<String, String> {
+    fn command(&self, line: &str) -> Result<String, mps::Error> {
         self.runtime.block_on(self.control.command(line))
     }
 }
@@ -126,7 +129,7 @@ fn seen(container: &Container, daemon: &Daemon, pipes: &Path, report: &mut Repor
     first_line(&mut child)?;
     let servers = daemon.runtime.block_on(daemon.control.servers())?;
     let clients = daemon.runtime.block_on(daemon.control.clients(&servers))?;
-    let limit = daemon.command("get_default_device_pinned_mem_limit 0").unwrap_or_else(|error| error);
+    let limit = daemon.command("get_default_device_pinned_mem_limit 0").unwrap_or_else(|error| error.to_string());
     child.kill()?;
     child.wait()?;
     let found = format!(
