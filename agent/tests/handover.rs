@@ -73,7 +73,7 @@ fn by_id(agent: &Agent) -> BTreeMap<DeviceId, Device> {
 async fn refusal(agent: &Agent, id: &DeviceId) -> Result<(), Refusal> {
     let devices = by_id(agent);
     let inventory = agent.handover.processes(devices.values()).await.unwrap();
-    agent.handover.refuse(&devices, &inventory, &Owners::new(), std::slice::from_ref(id))
+    agent.handover.refuse(&devices, &inventory, &Owners::new(), std::slice::from_ref(id)).map(drop)
 }
 
 #[tokio::test]
@@ -182,7 +182,7 @@ impl PodResourcesLister for Kubelet {
 }
 
 /// Serves the pod resources API until the task is aborted.
-fn start_kubelet(root: &Path, pods: &[&DeviceOwner]) -> tokio::task::JoinHandle<()> {
+pub fn start_kubelet(root: &Path, pods: &[&DeviceOwner]) -> tokio::task::JoinHandle<()> {
     let pods = pods.iter().map(|pod| PodResources {
         namespace: pod.namespace.clone(),
         name: pod.pod.clone(),

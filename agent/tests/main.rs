@@ -7,6 +7,7 @@
     reason = "a test ends there"
 )]
 
+mod allocation;
 #[path = "../../integration/nvml-sim/tests/support/built.rs"]
 #[allow(dead_code, reason = "test programs of other crates use the rest")]
 mod built;

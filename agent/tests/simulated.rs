@@ -375,7 +375,7 @@ async fn gpu_that_is_lost_between_two_calls_of_kubelet_refuses_no_device_of_anot
         let inventory = agent.handover.processes(devices.values()).await.map_err(|error| error.to_string())?;
         let requested = [id.clone()];
         let refused = agent.handover.refuse(&devices, &inventory, &BTreeMap::new(), &requested);
-        refused.map_err(|refusal| refusal.to_string())
+        refused.map(drop).map_err(|refusal| refusal.to_string())
     };
     assert_eq!((check(&first).await, check(&second).await), (Ok(()), Ok(())));
     // no scan has seen it yet

@@ -13,8 +13,6 @@ pub(super) type Reply<T> = oneshot::Sender<T>;
 pub(super) struct Check {
     /// UUIDs of the GPUs.
     pub(super) uuids: BTreeSet<String>,
-    /// Processes count that have an instance's capability file open.
-    pub(super) open_files: bool,
     /// The answer.
     pub(super) reply: Reply<Result<Inventory, NvmlError>>,
 }

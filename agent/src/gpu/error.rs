@@ -26,7 +26,7 @@ pub enum NvmlError {
         /// Its duration so far.
         elapsed: Duration,
     },
-    /// The thread ended, which is a defect of the agent.
+    /// The thread, or that for open files, ended, which is a defect of the agent.
     #[error("the NVML thread ended")]
     Ended,
 }

@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeSet,
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -27,7 +28,7 @@ use super::{
     operation::{Operation, OperationError, RESET_CALL, execute},
     platform::unsupported,
     policy::{Deadlines, is_driver_unloaded, reopens_library},
-    processes::device_files::{add_holders, describe_holders},
+    processes::device_files::{add_holders, capability_holders, describe_holders},
     reader::{History, Reader},
     reset::reset,
 };
@@ -35,7 +36,6 @@ use super::{
 enum Request {
     Read {
         scan: Scan,
-        open_files: bool,
         known: KnownFaults,
         reply: Reply<Result<Inventory, NvmlError>>,
     },
@@ -61,6 +61,7 @@ pub struct NvmlThread {
     announced: Arc<AtomicBool>,
     calls: Calls,
     deadlines: Deadlines,
+    proc_root: Arc<Path>,
 }
 
 impl NvmlThread {
@@ -73,21 +74,27 @@ impl NvmlThread {
         let observer = calls.clone();
         let announced = Arc::<AtomicBool>::default();
         let queues = Queues { requests: receiver, checks: waiting, announced: announced.clone() };
+        let proc_root = paths.proc_root.as_path().into();
         thread::Builder::new().name("nvml".into()).spawn(move || run(&paths, &observer, &queues))?;
-        Ok(Self { requests, checks, announced, calls, deadlines })
+        Ok(Self { requests, checks, announced, calls, deadlines, proc_root })
     }
 
     /// Reads the inventory. With `open_files`, clients include processes that have an instance's capability file open. `known` is
     /// what is known of faults in addition to what the driver reports.
     pub async fn read(&self, scan: Scan, open_files: bool, known: KnownFaults) -> Result<Inventory, NvmlError> {
-        self.request(self.deadlines.scan, |reply| Request::Read { scan, open_files, known, reply }).await?
+        let read = self.request(self.deadlines.scan, |reply| Request::Read { scan, known, reply });
+        self.with_holders(open_files, async { read.await? }).await
     }
 
     /// Reads the processes on these GPUs, and nothing else: all other fields are of the latest scan. With `open_files`, they include processes that have
     /// an instance's capability file open.
     pub async fn processes(&self, uuids: BTreeSet<String>, open_files: bool) -> Result<Inventory, NvmlError> {
+        self.with_holders(open_files, self.listed(uuids)).await
+    }
+
+    async fn listed(&self, uuids: BTreeSet<String>) -> Result<Inventory, NvmlError> {
         let (reply, answer) = oneshot::channel();
-        self.checks.try_send(Check { uuids, open_files, reply }).map_err(|error| self.not_sent(&error))?;
+        self.checks.try_send(Check { uuids, reply }).map_err(|error| self.not_sent(&error))?;
         // once: checks that are answered during a scan must not fill the queue
         if !self.announced.swap(true, Ordering::SeqCst) {
             match self.requests.try_send(Request::Check) {
@@ -109,6 +116,26 @@ impl NvmlThread {
     /// Reads or sets the limits of a cgroup; `None` if the driver has no such limits.
     pub async fn memory_limit(&self, call: LimitCall) -> Result<Option<MemoryLimit>, NvmlError> {
         self.request(self.deadlines.scan, |reply| Request::Limit { call, reply }).await?
+    }
+
+    /// An inventory, with the processes that have capability files open if they are wanted. Those are not found on the thread: it takes milliseconds
+    /// where many processes run, and a [`Check`] would wait.
+    async fn with_holders(
+        &self,
+        wanted: bool,
+        read: impl Future<Output = Result<Inventory, NvmlError>>,
+    ) -> Result<Inventory, NvmlError> {
+        if !wanted {
+            return read.await;
+        }
+        let proc_root = self.proc_root.clone();
+        let (inventory, held) = tokio::join!(read, tokio::task::spawn_blocking(move || capability_holders(&proc_root)));
+        let mut inventory = inventory?;
+        let held = held.map_err(|_| NvmlError::Ended)?;
+        if let Some(root) = inventory.driver_root.clone() {
+            add_holders(&mut inventory, &held, &self.proc_root, &root.local);
+        }
+        Ok(inventory)
     }
 
     async fn request<T>(&self, deadline: Duration, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, NvmlError> {
@@ -245,11 +272,8 @@ fn serve(session: Session<'_>, queues: &Queues, first: Request, history: &mut Hi
     while let Some(request) = next.take().or_else(|| queues.next()) {
         match request {
             Request::Check => {}
-            Request::Read { scan, open_files, known, reply } => {
-                let mut inventory = reader.read(scan, known);
-                if let (true, Ok(inventory)) = (open_files, &mut inventory) {
-                    add_holders(inventory, &session.paths.proc_root, &session.driver_root.local);
-                }
+            Request::Read { scan, known, reply } => {
+                let inventory = reader.read(scan, known);
                 let lost = |inventory: &Inventory| inventory.gpus.iter().any(|gpu| gpu.health == Health::Lost);
                 let close = match &inventory {
                     Ok(inventory) if scan == Scan::Full && lost(inventory) => Some(Close::GpuLost),

@@ -101,7 +101,7 @@ impl HandoverCheck {
         devices.values().filter(|device| unknown(device, inventory).is_some()).map(|device| device.id.clone()).collect()
     }
 
-    /// Refuses the first of the requested devices that is occupied, or whose processes are not known.
+    /// Refuses the first of the requested devices that is occupied, or whose processes are not known. Otherwise returns all devices that are [`free`].
     ///
     /// # Errors
     /// As described.
@@ -111,7 +111,7 @@ impl HandoverCheck {
         inventory: &Inventory,
         owners: &Owners,
         requested: &[DeviceId],
-    ) -> Result<(), Refusal> {
+    ) -> Result<BTreeSet<DeviceId>, Refusal> {
         for id in requested {
             let Some(device) = devices.get(id) else { return Err(Refusal::NotOffered(id.clone())) };
             if let Some(reason) = unknown(device, inventory) {
@@ -120,11 +120,22 @@ impl HandoverCheck {
         }
         let all = self.occupied(devices, inventory, owners, requested);
         let first = requested.iter().find_map(|id| Some((id, all.get(id)?.first()?)));
-        first.map_or(Ok(()), |(id, process)| {
+        if let Some((id, process)) = first {
             let command = command(&self.origins.proc_root, process.pid);
-            Err(Refusal::InUse { id: id.clone(), process: format!("{process} (command {command})") })
-        })
+            return Err(Refusal::InUse { id: id.clone(), process: format!("{process} (command {command})") });
+        }
+        let occupied = all.into_keys().chain(Self::unknown(devices, inventory)).collect();
+        Ok(free(devices, owners, &occupied))
     }
+}
+
+/// Those of `devices` that have no owner and that are not occupied.
+pub fn free(
+    devices: &BTreeMap<DeviceId, Device>,
+    owners: &Owners,
+    occupied: &BTreeSet<DeviceId>,
+) -> BTreeSet<DeviceId> {
+    devices.keys().filter(|id| !owners.contains_key(*id) && !occupied.contains(*id)).cloned().collect()
 }
 
 /// Why the processes on a device are not known; `None`: they are.

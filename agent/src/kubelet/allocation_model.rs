@@ -4,6 +4,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -18,12 +19,14 @@ use crate::{
     gpu::{Connections, Inventory},
     handover::{
         Withdrawal,
+        check::free as unoccupied,
         occupied::{
             Evidence, occupied, requested_last,
             tests::{container, inventory, mig, origin, share, slice, whole},
         },
         withdrawal::{Processes, UNREPORTED_OWNER},
     },
+    refusal::Refusal,
     seen_pods::PodName,
     warm_up::{DevicePods, WarmUp, absent},
 };
@@ -206,14 +209,29 @@ impl Node {
         let (all, inventory) = (self.journal.devices(), self.inventory());
         let evidence = Evidence { inventory: &inventory, owners: &owners, origin: &origin };
         let users = |requested: &[DeviceId]| occupied(all.values(), &evidence, &requested_last(requested));
-        let allocated = owners.keys().cloned().collect();
-        let candidates = self.journal.candidates(&free, &allocated, &users(&[]).into_keys().collect());
+        let found = |users: BTreeSet<DeviceId>| {
+            self.journal.found_free(unoccupied(&all, &owners, &users), Arc::default(), self.now);
+            users
+        };
+        let candidates = if self.journal.known_free(&free, self.now).is_some() {
+            self.journal.candidates(&free, &BTreeSet::new(), &BTreeSet::new())
+        } else {
+            let occupied = found(users(&[]).into_keys().collect());
+            self.journal.candidates(&free, &owners.keys().cloned().collect(), &occupied)
+        };
         let chosen = any.map_or_else(
             || preferred::choose(&candidates, &[], 1, self.journal.policy(), &Connections::default()),
             |index| vec![index.get(&free).clone()],
         );
-        let clean = without_owner(&chosen, &owners).is_ok() && !chosen.iter().any(|id| users(&chosen).contains_key(id));
-        if !clean || self.journal.allocate(R, &chosen, self.now).is_err() {
+        let allocated = self.journal.allocate_free(R, &chosen, self.now).unwrap_or_else(|| {
+            without_owner(&chosen, &owners)?;
+            let occupied = found(users(&chosen).into_keys().collect());
+            match chosen.iter().find(|id| occupied.contains(*id)) {
+                Some(id) => Err(Refusal::InUse { id: id.clone(), process: String::new() }),
+                None => self.journal.allocate(R, &chosen, self.now),
+            }
+        });
+        if allocated.is_err() {
             return false;
         }
         let before = self.owners.insert(chosen[0].clone(), self.next);

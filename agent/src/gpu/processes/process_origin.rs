@@ -121,7 +121,7 @@ fn pod_uid(cgroup: &str) -> Option<String> {
 
 /// The folder of a process, or of one of its threads if the first thread has ended and others run on: the kernel then shows the process
 /// as a zombie. `None`: all have ended.
-pub(super) fn living_task(process: &Path) -> Option<PathBuf> {
+fn living_task(process: &Path) -> Option<PathBuf> {
     let lives = |folder: &PathBuf| is_alive(&fs::read_to_string(folder.join("stat")).unwrap_or_default());
     let tasks = || fs::read_dir(process.join("task")).into_iter().flatten().flatten().map(|task| task.path());
     Some(process.to_owned()).filter(lives).or_else(|| tasks().find(lives))

@@ -22,7 +22,6 @@ use super::{
     faults::{Faults, KnownFaults, recovery::Asked},
     inventory::{Inventory, ObservedBoard, ObservedCompute, ObservedGpu, ObservedInstance, Scan},
     policy::reopens_library,
-    processes::device_files::add_holders,
 };
 
 /// Memory that an idle MIG instance or GPU may use: below the memory of one CUDA context, and well above the few MiB that `nvidia-smi` shows of an idle
@@ -100,8 +99,8 @@ impl<'n> Reader<'n> {
 
     /// Answers the checks that wait. An error means that the library has to be opened again.
     pub(super) fn answer_checks(&mut self) -> Result<(), NvmlFailure> {
-        while let Ok(Check { uuids, open_files, reply }) = self.checks.try_recv() {
-            let answer = self.processes(&uuids, open_files);
+        while let Ok(Check { uuids, reply }) = self.checks.try_recv() {
+            let answer = self.processes(&uuids);
             let broken = answer.as_ref().err().filter(|failure| reopens_library(failure.code)).cloned();
             drop(reply.send(answer.map_err(NvmlError::Call)));
             broken.map_or(Ok(()), Err)?;
@@ -110,21 +109,16 @@ impl<'n> Reader<'n> {
     }
 
     /// The processes on these GPUs now; all other fields, and those of other GPUs, are of the latest scan.
-    fn processes(&mut self, uuids: &BTreeSet<String>, open_files: bool) -> Result<Inventory, NvmlFailure> {
-        let mut inventory = if self.opened {
-            self.read(Scan::Full, KnownFaults::default())?
-        } else {
-            let asked = self.history.gpus.values().filter(|gpu| uuids.contains(&gpu.uuid));
-            for index in asked.map(|gpu| gpu.index).collect::<Vec<u32>>() {
-                let gpu = self.with_processes(index);
-                self.remember(index, gpu)?;
-            }
-            self.inventory(Scan::Quick)
-        };
-        if open_files {
-            add_holders(&mut inventory, &self.session.paths.proc_root, &self.session.driver_root.local);
+    fn processes(&mut self, uuids: &BTreeSet<String>) -> Result<Inventory, NvmlFailure> {
+        if self.opened {
+            return self.read(Scan::Full, KnownFaults::default());
         }
-        Ok(inventory)
+        let asked = self.history.gpus.values().filter(|gpu| uuids.contains(&gpu.uuid));
+        for index in asked.map(|gpu| gpu.index).collect::<Vec<u32>>() {
+            let gpu = self.with_processes(index);
+            self.remember(index, gpu)?;
+        }
+        Ok(self.inventory(Scan::Quick))
     }
 
     fn with_processes(&mut self, index: u32) -> Result<ObservedGpu, NvmlFailure> {

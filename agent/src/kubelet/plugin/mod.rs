@@ -1,25 +1,21 @@
 //! The device plugin service that kubelet calls, one for each resource.
 
+mod check;
 pub mod journal;
 pub mod owner_lookup;
 pub mod preferred;
 pub mod serve;
 pub mod watchers;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    pin::Pin,
-    sync::Arc,
-    time::Instant,
-};
+use std::{pin::Pin, sync::Arc};
 
 use futures::{Stream, StreamExt};
-use tokio::{sync::watch, time::sleep};
+use tokio::sync::watch;
 use tokio_stream::wrappers::WatchStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
-use self::{owner_lookup::OwnerLookup, preferred::Candidate, watchers::ListWatchers};
+use self::{owner_lookup::OwnerLookup, watchers::ListWatchers};
 use super::{
     cdi,
     config::{Allocation, Config},
@@ -32,15 +28,10 @@ use super::{
 use crate::{
     device::{Device, DeviceId},
     enforcement::{Library, ShareFiles},
-    gpu::{Connections, NvmlError},
     grpc::proto::plugin::{self, device_plugin_server::DevicePlugin},
-    handover::{
-        HandoverCheck,
-        check::{ATTEMPTS, BUSY_LIMIT, RETRY},
-    },
+    handover::HandoverCheck,
     metrics::Metrics,
     mps::{self, Mps, share::FolderMount},
-    refusal::Refusal,
 };
 
 /// The plugin of one resource.
@@ -167,63 +158,6 @@ impl DevicePlugin for Plugin {
 }
 
 impl Plugin {
-    /// The devices that kubelet can choose from, and how their GPUs are connected. If NVML does not answer none counts as occupied, and
-    /// `Allocate` refuses.
-    async fn candidates(&self, available: &[DeviceId]) -> (Vec<Candidate>, Arc<Connections>) {
-        let _request = self.lookup.journal.request(available);
-        let devices = self.checked_devices(available);
-        let inventory = self.handover.processes(devices.values()).await.ok();
-        let connections = inventory.as_ref().map(|inventory| inventory.connections.clone()).unwrap_or_default();
-        // read after the processes: a process whose pod has ended meanwhile has ended, too
-        let owners = self.lookup.owners().await.ok();
-        let allocated = self.lookup.allocated(available, owners.as_ref());
-        let owners = owners.unwrap_or_default();
-        let occupied = inventory.map(|inventory| {
-            let occupied = self.handover.occupied(&devices, &inventory, &owners, &[]).into_keys();
-            // a GPU that was lost just now: kubelet gets its devices as unhealthy after the next scan
-            occupied.chain(HandoverCheck::unknown(&devices, &inventory)).collect()
-        });
-        let occupied: BTreeSet<DeviceId> = occupied.unwrap_or_default();
-        let mut candidates = self.lookup.journal.candidates(available, &allocated, &occupied);
-        if available.iter().filter_map(|id| devices.get(id)).any(|device| mps::share::mps_share(device).is_some()) {
-            let requests = self.requests.borrow();
-            let waiting = requests.as_ref().map(|r| r.waiting(&self.resource, owners.values())).unwrap_or_default();
-            preferred::mark_foreign(&mut candidates, &owners, &waiting);
-        }
-        (candidates, connections)
-    }
-
-    /// Allocates devices that have no owner and that no process uses.
-    async fn hand_over(&self, requested: &[DeviceId]) -> Result<Vec<Device>, Refusal> {
-        let devices = self.checked_devices(requested);
-        let unchecked = |error: NvmlError| {
-            let id = requested.first().cloned().unwrap_or_else(|| DeviceId::new(""));
-            Refusal::Unchecked(id, error.to_string())
-        };
-        let begun = Instant::now();
-        let mut attempt = 1;
-        loop {
-            let requested_devices = requested.iter().filter_map(|id| devices.get(id));
-            let inventory = match self.handover.processes(requested_devices).await {
-                Ok(inventory) => inventory,
-                // NVML may be busy with another GPU, and a refusal fails the pod
-                Err(_) if begun.elapsed() < BUSY_LIMIT => {
-                    sleep(RETRY).await;
-                    continue;
-                }
-                Err(error) => return Err(unchecked(error)),
-            };
-            // read after the processes: a process whose pod has ended meanwhile has ended, too
-            let owners = self.lookup.check_free(requested).await?;
-            match self.handover.refuse(&devices, &inventory, &owners, requested) {
-                Ok(()) => return self.lookup.journal.allocate(&self.resource, requested, Instant::now()),
-                Err(Refusal::InUse { .. }) if attempt < ATTEMPTS => attempt += 1,
-                Err(refusal) => return Err(refusal),
-            }
-            sleep(RETRY).await;
-        }
-    }
-
     /// The handler of the sandbox for which kubelet allocates these devices, if it does; or why it gets none. Only where containers get the library.
     async fn sandboxed(&self, requested: &[DeviceId]) -> Result<Option<String>, String> {
         let Some(sandboxes) = self.sandboxes.as_ref().filter(|_| self.shim.is_some()) else { return Ok(None) };
@@ -251,16 +185,6 @@ impl Plugin {
         first.map_or(Ok(()), |(device, files)| {
             files.renew(device).map_err(|error| format!("limits of share {} were not written: {error}", device.id))
         })
-    }
-
-    /// The devices that matter for a choice among `ids`: those, and all others that have not just been allocated. A pod that uses a
-    /// shared GPU without a share occupies none of the latter.
-    fn checked_devices(&self, ids: &[DeviceId]) -> BTreeMap<DeviceId, Device> {
-        let mut devices = self.lookup.journal.devices();
-        let all: Vec<DeviceId> = devices.keys().cloned().collect();
-        let allocated = self.lookup.journal.allocated(&all);
-        devices.retain(|id, _| ids.contains(id) || !allocated.contains(id));
-        devices
     }
 }
 

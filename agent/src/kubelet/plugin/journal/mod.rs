@@ -1,16 +1,20 @@
 //! The allocation journal, shared by the plugin servers, which allocate, and the manager, which publishes and withdraws.
 
+mod free;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
 use gputenancy_crds::AllocationPolicy;
 
+use self::free::FreeDevices;
 use super::preferred::Candidate;
 use crate::{
     device::{Device, DeviceId, Owners},
+    gpu::Connections,
     kubelet::device_list::{DeviceList, DeviceLists},
     refusal::Refusal,
 };
@@ -36,6 +40,8 @@ struct Entries {
     unconfirmed: BTreeMap<DeviceId, Instant>,
     /// Devices with an owner.
     owned: BTreeSet<DeviceId>,
+    /// Devices that need no other check.
+    free: FreeDevices,
     /// Which GPU a pod gets devices of.
     policy: AllocationPolicy,
 }
@@ -70,7 +76,11 @@ impl AllocationJournal {
 
     /// Records the devices, before they are published.
     pub fn set_devices<'a>(&self, devices: impl IntoIterator<Item = &'a Device>) {
-        self.entries().devices = devices.into_iter().map(|device| (device.id.clone(), device.clone())).collect();
+        let mut entries = self.entries();
+        entries.devices = devices.into_iter().map(|device| (device.id.clone(), device.clone())).collect();
+        let Entries { devices, free, .. } = &mut *entries;
+        // a scan may have found what the check has not
+        free.retain(|id| devices.get(id).is_some_and(|device| device.healthy && !device.cordoned));
     }
 
     /// Records which GPU a pod gets devices of.
@@ -169,10 +179,33 @@ impl AllocationJournal {
 
     /// Allocates devices to a container: all or none.
     pub fn allocate(&self, resource: &str, ids: &[DeviceId], now: Instant) -> Result<Vec<Device>, Refusal> {
+        self.entries().allocate(resource, ids, now)
+    }
+
+    /// As [`allocate`](Self::allocate) for devices that the latest check found free; `None`: they have to be checked.
+    pub fn allocate_free(
+        &self,
+        resource: &str,
+        ids: &[DeviceId],
+        now: Instant,
+    ) -> Option<Result<Vec<Device>, Refusal>> {
         let mut entries = self.entries();
-        let devices = ids.iter().map(|id| entries.allocatable(resource, id)).collect::<Result<Vec<_>, _>>()?;
-        entries.unconfirmed.extend(ids.iter().map(|id| (id.clone(), now)));
-        Ok(devices)
+        entries.free.connections(ids, now)?;
+        Some(entries.allocate(resource, ids, now))
+    }
+
+    /// How the GPUs are connected, if the latest check found all of these devices free and none has been allocated since.
+    pub fn known_free(&self, ids: &[DeviceId], now: Instant) -> Option<Arc<Connections>> {
+        self.entries().free.connections(ids, now).cloned()
+    }
+
+    /// Records the devices that a check found without owner and process, which began at `begun`. A device that was allocated just before may have an
+    /// owner that kubelet has not reported: it stays to be checked.
+    pub fn found_free(&self, ids: BTreeSet<DeviceId>, connections: Arc<Connections>, begun: Instant) {
+        let mut entries = self.entries();
+        let Entries { free, unconfirmed, .. } = &mut *entries;
+        *free = FreeDevices::new(ids, connections, begun);
+        free.retain(|id| !unconfirmed.contains_key(id));
     }
 
     /// The devices that kubelet can choose from, some of which are `allocated` or `occupied`.
@@ -183,21 +216,18 @@ impl AllocationJournal {
         occupied: &BTreeSet<DeviceId>,
     ) -> Vec<Candidate> {
         let entries = self.entries();
-        let used = |gpu: &str| {
-            let devices = entries.devices.values().filter(|device| device.gpu_uuid == gpu);
-            devices.filter(|device| entries.is_allocated(&device.id)).count()
-        };
-        let neighbours = |id: &DeviceId| {
-            let here = entries.devices.keys().filter(|other| other.uuid() == id.uuid());
-            here.filter(|other| entries.is_allocated(other)).count()
-        };
+        let (mut used, mut neighbours) = (BTreeMap::<&str, usize>::new(), BTreeMap::<&str, usize>::new());
+        for device in entries.devices.values().filter(|device| entries.is_allocated(&device.id)) {
+            *used.entry(&device.gpu_uuid).or_default() += 1;
+            *neighbours.entry(device.id.uuid()).or_default() += 1;
+        }
         let candidate = |id: &DeviceId| {
             let device = entries.devices.get(id);
             let gpu = device.map(|device| device.gpu_uuid.clone()).unwrap_or_default();
             Candidate {
                 id: id.clone(),
-                used: used(&gpu),
-                neighbours: neighbours(id),
+                used: used.get(gpu.as_str()).copied().unwrap_or_default(),
+                neighbours: neighbours.get(id.uuid()).copied().unwrap_or_default(),
                 gpu,
                 numa: device.and_then(|device| device.numa),
                 start: device.and_then(|device| device.mig.as_ref()).map_or(0, |mig| mig.start),
@@ -214,6 +244,13 @@ impl AllocationJournal {
 impl Entries {
     fn is_allocated(&self, id: &DeviceId) -> bool {
         self.owned.contains(id) || self.unconfirmed.contains_key(id)
+    }
+
+    fn allocate(&mut self, resource: &str, ids: &[DeviceId], now: Instant) -> Result<Vec<Device>, Refusal> {
+        let devices = ids.iter().map(|id| self.allocatable(resource, id)).collect::<Result<Vec<_>, _>>()?;
+        self.free.retain(|id| !ids.contains(id));
+        self.unconfirmed.extend(ids.iter().map(|id| (id.clone(), now)));
+        Ok(devices)
     }
 
     fn allocatable(&self, resource: &str, id: &DeviceId) -> Result<Device, Refusal> {

@@ -146,6 +146,31 @@ fn candidates_count_the_used_devices_of_their_gpu_and_mark_occupied_ones() {
     assert_eq!(candidates.iter().map(|c| (c.used, c.occupied)).collect::<Vec<_>>(), [(0, false), (1, true)]);
 }
 
+#[test]
+fn free_devices_need_no_other_check_until_they_are_allocated_or_the_check_is_old() {
+    let (journal, begun) = (journal(&[0, 1, 2, 3]), Instant::now());
+    let late = begun + free::HOLDS;
+    assert_eq!(journal.allocate_free(R, &[id(0)], begun), None, "nothing was checked");
+    journal.allocate(R, &[id(2)], begun).unwrap();
+    journal.found_free([0, 1, 2].map(id).into(), Arc::default(), begun);
+    assert_eq!(journal.allocate_free(R, &[id(0), id(3)], begun), None, "one of them was not checked");
+    assert_eq!(journal.allocate_free(R, &[id(2)], begun), None, "kubelet may not have reported its owner");
+    assert!(journal.known_free(&[id(0), id(1)], begun).is_some());
+    assert!(journal.allocate_free(R, &[id(0)], begun).unwrap().is_ok());
+    assert_eq!(journal.allocate_free(R, &[id(0)], begun), None, "it has been allocated");
+    assert!(journal.known_free(&[id(0), id(1)], begun).is_none());
+    assert!(journal.known_free(&[id(1)], begun).is_some() && journal.known_free(&[id(1)], late).is_none());
+}
+
+#[test]
+fn free_device_that_a_scan_cordons_is_checked_again() {
+    let (journal, now) = (journal(&[0, 1]), Instant::now());
+    journal.found_free([0, 1].map(id).into(), Arc::default(), now);
+    journal.set_devices(&[Device { cordoned: true, ..device(0) }, device(1)]);
+    assert_eq!(journal.allocate_free(R, &[id(0)], now), None);
+    assert!(journal.allocate_free(R, &[id(1)], now).is_some());
+}
+
 proptest! {
     /// After the end of a withdrawal only published devices are allocated.
     #[test]

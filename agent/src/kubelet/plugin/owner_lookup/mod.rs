@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gputenancy_crds::names::is_device_resource;
+use gputenancy_crds::{backoff::Backoff, names::is_device_resource};
 use tokio::sync::watch;
 use tonic::Status;
 
@@ -25,9 +25,9 @@ use crate::{
 };
 
 /// Attempts before kubelet counts as not answering.
-const ATTEMPTS: u32 = 5;
-/// Delay between two attempts: kubelet answers a hundred queries per second of all clients together.
-const RETRY: Duration = Duration::from_millis(100);
+const ATTEMPTS: u32 = 6;
+/// Delays between attempts: of all clients together kubelet answers ten queries at once, and then one each 10 ms.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(160));
 
 /// Looks up owners in kubelet, and in the journal if kubelet does not answer.
 #[derive(Debug, Clone)]
@@ -54,23 +54,23 @@ impl OwnerLookup {
         owners.map_or_else(|| self.journal.allocated(ids), |owners| owners.keys().cloned().collect())
     }
 
-    /// Checks that no container has one of these devices, and returns all owners; none if kubelet does not answer.
+    /// Checks that no container has one of these devices, and returns all owners; `None` if kubelet does not answer.
     ///
     /// # Errors
     /// When a container has one, or when the journal has one and kubelet does not answer.
-    pub async fn check_free(&self, ids: &[DeviceId]) -> Result<Owners, Refusal> {
+    pub async fn check_free(&self, ids: &[DeviceId]) -> Result<Option<Owners>, Refusal> {
         let mut attempt = 1;
         loop {
             match self.owners().await {
-                Ok(owners) => return without_owner(ids, &owners).map(|()| owners),
-                Err(_) if attempt < ATTEMPTS => attempt += 1,
+                Ok(owners) => return without_owner(ids, &owners).map(|()| Some(owners)),
+                Err(_) if attempt < ATTEMPTS => {}
                 Err(status) => {
                     let allocated = self.journal.allocated(ids).pop_first();
-                    return allocated
-                        .map_or(Ok(Owners::new()), |id| Err(Refusal::Unknown(id, status.message().to_owned())));
+                    return allocated.map_or(Ok(None), |id| Err(Refusal::Unknown(id, status.message().to_owned())));
                 }
             }
-            tokio::time::sleep(RETRY).await;
+            tokio::time::sleep(RETRY.after(attempt)).await;
+            attempt += 1;
         }
     }
 

@@ -125,6 +125,16 @@ impl Simulation {
         self.pods.iter().map(|(pod, id)| (id.clone(), owner(pod))).collect()
     }
 
+    /// Reads the owners, as before each answer for which they are not known, and returns the devices with an owner.
+    fn check(&mut self, ids: &[DeviceId]) -> BTreeSet<DeviceId> {
+        let owned: BTreeSet<DeviceId> = self.list().into_keys().collect();
+        let all: Vec<DeviceId> = (0..DEVICES).map(id).collect();
+        let allocated = self.journal.allocated(&all);
+        let checked = all.into_iter().filter(|id| ids.contains(id) || !allocated.contains(id));
+        self.journal.found_free(checked.filter(|id| !owned.contains(id)).collect(), Arc::default(), self.now);
+        owned
+    }
+
     fn running(&self) -> Vec<u32> {
         self.pods.keys().filter(|pod| !self.ended.contains(pod)).copied().collect()
     }
@@ -173,7 +183,8 @@ impl Simulation {
             Admission::None => Admission::None,
             Admission::Choosing { pod, available } => {
                 let available: Vec<DeviceId> = available.into_iter().collect();
-                let allocated = if self.checked { self.list().into_keys().collect() } else { BTreeSet::new() };
+                let known = !self.checked || self.journal.known_free(&available, self.now).is_some();
+                let allocated = if known { BTreeSet::new() } else { self.check(&available) };
                 let chosen = preferred::choose(
                     &self.journal.candidates(&available, &allocated, &BTreeSet::new()),
                     &[],
@@ -186,11 +197,15 @@ impl Simulation {
                 Admission::Allocating { pod, id }
             }
             Admission::Allocating { pod, id } => {
-                if self.checked {
-                    let refusal = without_owner(std::slice::from_ref(&id), &self.list());
-                    prop_assert_eq!(refusal, Ok(()), "a free device could have been preferred");
+                let requested = std::slice::from_ref(&id);
+                let known = self.journal.allocate_free(R, requested, self.now).map(Result::unwrap);
+                if known.is_none() {
+                    if self.checked {
+                        let owned = self.check(requested);
+                        prop_assert!(!owned.contains(&id), "a free device could have been preferred");
+                    }
+                    self.journal.allocate(R, requested, self.now).unwrap();
                 }
-                self.journal.allocate(R, std::slice::from_ref(&id), self.now).unwrap();
                 Admission::Answered { pod, id }
             }
             Admission::Answered { pod, id } => {

@@ -15,7 +15,13 @@ use crate::{
             AllocateRequest, ContainerAllocateRequest, ContainerPreferredAllocationRequest, Empty,
             PreferredAllocationRequest,
             device_plugin_client::DevicePluginClient,
+            device_plugin_server::DevicePlugin as _,
             registration_server::{Registration, RegistrationServer},
+        },
+        proto::podresources::{
+            self, AllocatableResourcesRequest, AllocatableResourcesResponse, ContainerDevices, ContainerResources,
+            GetPodResourcesRequest, GetPodResourcesResponse, ListPodResourcesRequest, ListPodResourcesResponse,
+            pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer},
         },
     },
     handover::HandoverCheck,
@@ -256,6 +262,52 @@ async fn allocated_device_is_refused_while_kubelet_does_not_answer() {
     let counted = r#"gputenancy_agent_refused_allocations_total{reason="Unknown"} 1"#;
     assert!(gputenancy_cluster::service::endpoints::text(fixture.plugin.metrics.registry()).unwrap().contains(counted));
     server.stop().await;
+}
+
+/// Kubelet's pod resources API, which counts its answers.
+#[derive(Clone, Default)]
+struct Owners(Arc<Mutex<(ListPodResourcesResponse, u32)>>);
+
+#[tonic::async_trait]
+impl PodResourcesLister for Owners {
+    async fn list(&self, _: Request<ListPodResourcesRequest>) -> Result<Response<ListPodResourcesResponse>, Status> {
+        let mut answer = self.0.lock().unwrap();
+        answer.1 += 1;
+        Ok(Response::new(answer.0.clone()))
+    }
+
+    async fn get_allocatable_resources(
+        &self,
+        _: Request<AllocatableResourcesRequest>,
+    ) -> Result<Response<AllocatableResourcesResponse>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn get(&self, _: Request<GetPodResourcesRequest>) -> Result<Response<GetPodResourcesResponse>, Status> {
+        Err(Status::unimplemented(""))
+    }
+}
+
+#[tokio::test]
+async fn devices_that_one_check_finds_free_are_allocated_once_without_another_check() {
+    let fixture = Fixture::new(Config::default());
+    let (socket, owners) = (fixture.plugin.config.pod_resources_socket(), Owners::default());
+    std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
+    let incoming = UnixListenerStream::new(UnixListener::bind(&socket).unwrap());
+    let service = PodResourcesListerServer::new(owners.clone());
+    tokio::spawn(tonic::transport::Server::builder().add_service(service).serve_with_incoming(incoming));
+    let plugin = &fixture.plugin;
+    let allocated = async |id: &str| plugin.allocate(Request::new(allocate(&[id]))).await.map(drop);
+    allocated("GPU-0").await.unwrap();
+    allocated("GPU-1").await.unwrap();
+    assert_eq!(owners.0.lock().unwrap().1, 1, "one check for both");
+    // kubelet drops the allocation
+    let devices = vec![ContainerDevices { resource_name: R.into(), device_ids: vec!["GPU-1".into()] }];
+    let container = ContainerResources { name: "main".into(), devices, ..ContainerResources::default() };
+    let pod = podresources::PodResources { containers: vec![container], ..podresources::PodResources::default() };
+    owners.0.lock().unwrap().0.pod_resources.push(pod);
+    assert!(allocated("GPU-1").await.unwrap_err().message().contains("is allocated to container main"));
+    assert_eq!(owners.0.lock().unwrap().1, 2);
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! The agent's device plugin compared with NVIDIA's, on the same node with the same devices: `Allocate`, memory, CPU at rest, and
+//! The agent's device plugin compared with NVIDIA's, on the same node with the same devices: `GetPreferredAllocation` and `Allocate`, memory, CPU at rest, and
 //! the time from a changed number of time-slices to the node's allocatable.
 
 use std::{
@@ -13,8 +13,8 @@ use e2e::{
     kubelet::{
         endpoint,
         plugin::{
-            AllocateRequest, ContainerAllocateRequest, Empty, ListAndWatchResponse,
-            device_plugin_client::DevicePluginClient,
+            AllocateRequest, ContainerAllocateRequest, ContainerPreferredAllocationRequest, Empty,
+            ListAndWatchResponse, PreferredAllocationRequest, device_plugin_client::DevicePluginClient,
         },
     },
     objects::allocatable,
@@ -47,8 +47,10 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// One plugin with one kind of device.
 struct Figures {
     devices: usize,
-    p50: Duration,
-    p99: Duration,
+    /// p50 and p99 of `GetPreferredAllocation`.
+    preferred: [Duration; 2],
+    /// p50 and p99 of `Allocate`.
+    allocate: [Duration; 2],
     rss_mib: f64,
     cpu_percent: f64,
 }
@@ -223,23 +225,43 @@ async fn of_plugin(world: &World, resource: &str, process: &str) -> Result<Figur
         Ok(Err(format!("no socket of {process} lists devices")))
     })
     .await?;
-    let mut client = connect(&socket).await?;
-    let mut took = Vec::with_capacity(ids.len());
-    for id in &ids {
-        let container_requests = vec![ContainerAllocateRequest { devices_ids: vec![id.clone()] }];
-        let start = Instant::now();
-        let answer = client.allocate(AllocateRequest { container_requests }).await;
-        took.push(start.elapsed());
-        answer.map_err(|status| Error::Wrong(format!("{process}, {id}: {}", status.message())))?;
-    }
-    took.sort();
+    let [preferred, allocate] = calls(&socket, ids.clone()).await?;
     // allocations that kubelet does not report are forgotten
     tokio::time::sleep(Duration::from_secs(15)).await;
     let (_, before) = usage(world, process).await?;
     tokio::time::sleep(REST).await;
     let (rss_mib, after) = usage(world, process).await?;
     let cpu_percent = (after - before) / TICKS_PER_SECOND / REST.as_secs_f64() * 100.0;
-    Ok(Figures { devices: ids.len(), p50: quantile(&took, 0.5), p99: quantile(&took, 0.99), rss_mib, cpu_percent })
+    Ok(Figures { devices: ids.len(), preferred, allocate, rss_mib, cpu_percent })
+}
+
+/// Allocates all of these devices one after the other as kubelet does it, which gets a preference first. Returns p50 and p99 of both calls.
+async fn calls(socket: &Path, mut free: Vec<String>) -> Result<[[Duration; 2]; 2]> {
+    let wrong = |status: tonic::Status| Error::Wrong(format!("{}: {}", socket.display(), status.message()));
+    let mut client = connect(socket).await?;
+    let (mut preferred, mut allocate) = (Vec::new(), Vec::new());
+    while !free.is_empty() {
+        let request = ContainerPreferredAllocationRequest {
+            available_device_i_ds: free.clone(),
+            must_include_device_i_ds: Vec::new(),
+            allocation_size: 1,
+        };
+        let start = Instant::now();
+        let answer = client.get_preferred_allocation(PreferredAllocationRequest { container_requests: vec![request] });
+        let answer = answer.await.map_err(wrong)?.into_inner();
+        preferred.push(start.elapsed());
+        let devices_ids: Vec<String> =
+            answer.container_responses.into_iter().flat_map(|container| container.device_i_ds).collect();
+        if !free.iter().any(|id| devices_ids.contains(id)) {
+            return Err(Error::Wrong(format!("{}: prefers {devices_ids:?} of {free:?}", socket.display())));
+        }
+        free.retain(|id| !devices_ids.contains(id));
+        let container_requests = vec![ContainerAllocateRequest { devices_ids }];
+        let start = Instant::now();
+        client.allocate(AllocateRequest { container_requests }).await.map_err(wrong)?;
+        allocate.push(start.elapsed());
+    }
+    Ok([preferred, allocate].map(|took| [0.5, 0.99].map(|share| quantile(&took, share))))
 }
 
 async fn connect(socket: &Path) -> Result<DevicePluginClient<tonic::transport::Channel>> {
@@ -272,18 +294,25 @@ async fn usage(world: &World, process: &str) -> Result<(f64, f64)> {
 fn report(resource: &str, ours: &Figures, theirs: &Figures) {
     println!("plugin: {resource} on {GPUS} GPUs, {} and {} devices", ours.devices, theirs.devices);
     for (name, f) in [("agent", ours), ("NVIDIA", theirs)] {
-        let Figures { devices: _, p50, p99, rss_mib, cpu_percent } = f;
+        let Figures { devices: _, preferred, allocate, rss_mib, cpu_percent } = f;
+        let ms = |[p50, p99]: &[Duration; 2]| {
+            format!("p50 {:.2} ms, p99 {:.2} ms", p50.as_secs_f64() * 1000.0, p99.as_secs_f64() * 1000.0)
+        };
         println!(
-            "  {name:<7} Allocate p50 {:.2} ms, p99 {:.2} ms; RSS {rss_mib:.1} MiB; CPU at rest {cpu_percent:.2} % of a core",
-            p50.as_secs_f64() * 1000.0,
-            p99.as_secs_f64() * 1000.0,
+            "  {name:<7} GetPreferredAllocation {}; Allocate {}; RSS {rss_mib:.1} MiB; CPU at rest {cpu_percent:.2} % of a core",
+            ms(preferred),
+            ms(allocate),
         );
     }
     let ratio = |a: f64, b: f64| a / b.max(f64::MIN_POSITIVE);
+    let ratios = |[p50, p99]: [Duration; 2], [their_p50, their_p99]: [Duration; 2]| {
+        let [p50, p99] = [(p50, their_p50), (p99, their_p99)].map(|(a, b)| ratio(a.as_secs_f64(), b.as_secs_f64()));
+        format!("p50 {p50:.1}, p99 {p99:.1}")
+    };
     println!(
-        "  ratio   Allocate p50 {:.1}, p99 {:.1}; RSS {:.2}; CPU {:.2}",
-        ratio(ours.p50.as_secs_f64(), theirs.p50.as_secs_f64()),
-        ratio(ours.p99.as_secs_f64(), theirs.p99.as_secs_f64()),
+        "  ratio   GetPreferredAllocation {}; Allocate {}; RSS {:.2}; CPU {:.2}",
+        ratios(ours.preferred, theirs.preferred),
+        ratios(ours.allocate, theirs.allocate),
         ratio(ours.rss_mib, theirs.rss_mib),
         ratio(ours.cpu_percent, theirs.cpu_percent),
     );
