@@ -125,6 +125,24 @@ async fn instance_with_a_client_in_nvml_is_refused_until_the_client_ends() {
 }
 
 #[tokio::test]
+async fn memory_that_a_process_left_is_found_also_after_a_check_between_two_scans() {
+    let sim = Sim::new("h100-80gb", 1);
+    let mut agent = Agent::on(sim.root.path());
+    let uuid = agent.uuid().await;
+    agent.want(&uuid, true, LAYOUT);
+    agent.converge().await;
+    let gi = agent.gpu().instances[1].gi;
+    let id = DeviceId::new(agent.mig_uuid(1));
+    let client = sim.client(gi);
+    agent.quick_scan().await;
+    sim.store.change(|machine, _| machine.leak(0, Some(gi), 1 << 30)).unwrap();
+    drop(client);
+    assert_eq!(refusal(&agent, &id).await, Ok(()));
+    agent.quick_scan().await;
+    assert_eq!(agent.gpu().unexplained.keys().collect::<Vec<_>>(), [&Some(gi)]);
+}
+
+#[tokio::test]
 async fn allocation_is_refused_while_nvml_does_not_answer() {
     let sim = Sim::new("h100-80gb", 1);
     let deadlines = Deadlines { scan: Duration::from_millis(300), operation: Duration::from_secs(10) };

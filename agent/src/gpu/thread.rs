@@ -70,7 +70,8 @@ impl NvmlThread {
         // a place each for the reconciler, for the check of an allocation and for memory limits, which wait for their answers: a caller that
         // gave up on a hanging call must not leave a queue behind
         let (requests, receiver) = sync_channel(3);
-        let (checks, waiting) = sync_channel(1);
+        // likewise one for the check of an allocation, one for the audit, and one of a caller that gave up
+        let (checks, waiting) = sync_channel(3);
         let observer = calls.clone();
         let announced = Arc::<AtomicBool>::default();
         let queues = Queues { requests: receiver, checks: waiting, announced: announced.clone() };

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, pin::pin, time::Duration};
 use futures::StreamExt as _;
 use gputenancy_cluster::{
     error::sentence,
-    watch::{Restarts, events},
+    watch::{Restarts, confirmed_events},
 };
 use gputenancy_crds::{GpuNode, GpuNodeSpec, GpuNodeStatus, condition, names::AGENT_MANAGER, reasons};
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::OwnerReference};
@@ -34,7 +34,7 @@ pub struct Watched {
 pub async fn watch(client: Client, node_name: &str, boot_id: &str, watched: &watch::Sender<Watched>) {
     let api: Api<GpuNode> = Api::all(client.clone());
     let config = watcher::Config::default().fields(&format!("metadata.name={node_name}"));
-    let mut events = pin!(events(api.clone(), config, LONGEST_WATCH_DELAY));
+    let mut events = pin!(confirmed_events(api.clone(), config, LONGEST_WATCH_DELAY));
     let (mut restarts, mut listed) = (Restarts::new("gpunodes"), false);
     while let Some(event) = events.next().await {
         match restarts.note(event) {

@@ -1,6 +1,9 @@
 //! The events of one watch, which starts again after a failure.
 
-use std::{fmt::Debug, time::Duration};
+use std::{
+    fmt::Debug,
+    time::{Duration, Instant},
+};
 
 use backon::ExponentialBuilder;
 use futures::Stream;
@@ -8,6 +11,7 @@ use kube::{
     Api, Resource,
     runtime::{
         WatchStreamExt as _,
+        utils::ResetTimerBackoff,
         watcher::{self, Event, ExponentialBackoff, watcher},
     },
 };
@@ -18,8 +22,12 @@ use crate::error::{is_expired, sentence};
 /// Shortest delay before a failed watch starts again.
 const MIN_DELAY: Duration = Duration::from_millis(800);
 
-/// The events of these objects, without end. A failed watch starts again after a delay that grows up to `longest`, plus jitter of at most as much again:
-/// kube's default waits up to a minute, which is too long after a restart of the API server.
+/// Time without a failure after which the delay is the shortest again. A watch of objects that seldom change works without an event.
+const RESET: Duration = Duration::from_mins(2);
+
+/// The events of these objects, without end. The first ones are of the API server's cache, which may lag behind etcd. A failed watch starts again after
+/// a delay that grows up to `longest`, plus jitter of at most as much again: kube's default waits up to a minute, which is too long after a restart
+/// of the API server.
 pub fn events<K>(
     api: Api<K>,
     config: watcher::Config,
@@ -31,22 +39,36 @@ where
     watcher(api, config.streaming_lists()).backoff(backoff(longest))
 }
 
-fn backoff(longest: Duration) -> ExponentialBackoff {
-    ExponentialBuilder::new().with_min_delay(MIN_DELAY).with_max_delay(longest).with_jitter().without_max_times().into()
+/// The same for objects of which an old version would do harm: the first ones are read from etcd. Needs the right to list them.
+pub fn confirmed_events<K>(
+    api: Api<K>,
+    config: watcher::Config,
+    longest: Duration,
+) -> impl Stream<Item = watcher::Result<Event<K>>> + Send
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    watcher(api, config).backoff(backoff(longest))
 }
 
-/// Logs why one watch starts again: the first failure and each one with another cause as a warning, until the watch works.
+fn backoff(longest: Duration) -> ResetTimerBackoff<ExponentialBackoff> {
+    let delays = ExponentialBuilder::new().with_min_delay(MIN_DELAY).with_max_delay(longest);
+    ResetTimerBackoff::new(delays.with_jitter().without_max_times().into(), RESET)
+}
+
+/// Logs why one watch starts again: the first failure and each one with another cause as a warning, until the watch works. A watch that works may have no
+/// event for long, so that a failure long after another is a first one too.
 #[derive(Debug)]
 pub struct Restarts {
     resource: &'static str,
     meanwhile: Option<&'static str>,
-    cause: Option<String>,
+    last: Option<(String, Instant)>,
 }
 
 impl Restarts {
     /// Of a watch of this resource, by its plural name.
     pub fn new(resource: &'static str) -> Self {
-        Self { resource, meanwhile: None, cause: None }
+        Self { resource, meanwhile: None, last: None }
     }
 
     /// With what does not work while the watch does not, for the warning.
@@ -57,10 +79,10 @@ impl Restarts {
 
     /// Logs a failure, and returns what is none.
     pub fn note<T>(&mut self, event: watcher::Result<T>) -> Option<T> {
-        let Self { resource, meanwhile, cause } = self;
+        let Self { resource, meanwhile, last } = self;
         match event {
             Ok(event) => {
-                *cause = None;
+                *last = None;
                 Some(event)
             }
             Err(error) if is_expired(&error) => {
@@ -69,12 +91,12 @@ impl Restarts {
             }
             Err(error) => {
                 let error = sentence(&error);
-                if cause.as_ref() == Some(&error) {
+                if last.as_ref().is_some_and(|(cause, at)| *cause == error && at.elapsed() < RESET) {
                     tracing::debug!(error, resource, "watch failed again, restarting");
                 } else {
                     tracing::warn!(error, resource, meanwhile, "watch failed, restarting");
                 }
-                *cause = Some(error);
+                *last = Some((error, Instant::now()));
                 None
             }
         }
@@ -97,8 +119,16 @@ mod tests {
     fn failure_is_remembered_until_the_watch_works() {
         let mut restarts = Restarts::new("pods");
         assert_eq!(restarts.note::<()>(Err(watcher::Error::NoResourceVersion)), None);
-        assert!(restarts.cause.is_some());
+        assert!(restarts.last.is_some());
         assert_eq!(restarts.note(Ok(7)), Some(7));
-        assert_eq!(restarts.cause, None);
+        assert_eq!(restarts.last, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn delay_is_short_again_after_time_without_a_failure() {
+        let mut delays = backoff(Duration::from_secs(10));
+        assert!(delays.by_ref().take(20).last().is_some_and(|delay| delay > 4 * MIN_DELAY));
+        tokio::time::advance(2 * RESET).await;
+        assert!(delays.next().is_some_and(|delay| delay <= 2 * MIN_DELAY));
     }
 }

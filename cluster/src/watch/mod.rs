@@ -9,6 +9,6 @@ mod fan_out;
 mod store;
 
 pub use cached::{LONGEST_DELAY, Watch, differs, serves};
-pub use events::{Restarts, events};
+pub use events::{Restarts, confirmed_events, events};
 pub use fan_out::{FanOut, Published, Sink, Slot};
 pub use store::{Change, Key, Projection, Reading, Store, Writer};

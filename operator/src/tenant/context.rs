@@ -19,9 +19,10 @@ use tokio::sync::watch;
 use super::{
     TenantError,
     decide::{budget, roles::Roles},
-    memory::TenantMemory,
+    memory::{ForeignAccess, TenantMemory},
     observe::{
-        Observed, PullSecrets, foreign_access,
+        Observed, PullSecrets,
+        foreign_access::{self, Access},
         managed::Managed,
         refused_controllers::{Refused, RefusedControllers, newest_pods},
         versions::Written,
@@ -136,7 +137,10 @@ impl Context {
             virtual_clusters: self.settings.virtual_clusters,
             readable: self.caches.tenant_roles.is_some(),
             fenced,
-            recently_lowered: self.remember(&name, |memory| recently_lowered(memory, &quotas, moves)),
+            recently_lowered: self.remember(&name, |memory| {
+                memory.retain(&namespaces);
+                recently_lowered(memory, &quotas, moves)
+            }),
             requested: budget::requested(pods.iter().map(|pod| &**pod)),
             uncached,
             foreign_access: BTreeMap::new(),
@@ -150,36 +154,39 @@ impl Context {
         seen
     }
 
-    /// Reads the role bindings and network policies of adopted namespaces, where they were not read within [`EARLIER_ACCESS_AGE`]. A failure
-    /// leaves what was known: they only inform.
-    pub(super) async fn read_earlier_access(&self, seen: &mut Observed) {
+    /// The role bindings and network policies of others in adopted namespaces, read where they were not read within [`EARLIER_ACCESS_AGE`]. After a
+    /// failure they are as before for as long: they only inform.
+    pub(super) async fn earlier_access(&self, seen: &Observed, roles: &Roles) -> BTreeMap<String, Vec<Access>> {
         let until = Instant::now() + EARLIER_ACCESS_PATIENCE;
-        let tenant = seen.name();
-        for (namespace, _) in earlier_access::adopted(seen, &Roles::of(seen)) {
-            let known = self
+        let (tenant, mut found) = (seen.name(), BTreeMap::new());
+        if seen.tenant.metadata.deletion_timestamp.is_some() {
+            return found;
+        }
+        for (namespace, _) in earlier_access::adopted(seen, roles) {
+            let mut known = self
                 .remember(&tenant, |memory| memory.namespaces.get(&namespace).and_then(|of| of.foreign_access.clone()));
-            let fresh = known.as_ref().is_some_and(|(_, at)| at.elapsed() < EARLIER_ACCESS_AGE);
-            let mut all = known.map(|(all, _)| all);
-            if !fresh {
+            if known.as_ref().is_none_or(|known| known.tried.elapsed() >= EARLIER_ACCESS_AGE) {
                 let read = foreign_access::list(self.writer.client(), &tenant, &namespace);
                 let read = tokio::time::timeout_at(until.into(), read).await;
-                match read.map_err(|_| "no answer in time".to_owned()).and_then(|read| read.map_err(|e| sentence(&e))) {
-                    Ok(read) => {
-                        self.remember(&tenant, |memory| {
-                            let of = memory.namespaces.entry(namespace.clone()).or_default();
-                            of.foreign_access = Some((read.clone(), Instant::now()));
-                        });
-                        all = Some(read);
-                    }
-                    Err(error) => tracing::warn!(
+                let read =
+                    read.map_err(|_| "no answer in time".to_owned()).and_then(|read| read.map_err(|e| sentence(&e)));
+                let read = read.inspect_err(|error| {
+                    tracing::warn!(
                         error,
                         namespace,
                         "cannot list role bindings and network policies of an adopted namespace: condition EarlierAccess may be out of date"
-                    ),
-                }
+                    );
+                });
+                let read = read.ok().or(known.and_then(|known| known.found));
+                let now = ForeignAccess { found: read, tried: Instant::now() };
+                self.remember(&tenant, |memory| {
+                    memory.namespaces.entry(namespace.clone()).or_default().foreign_access = Some(now.clone());
+                });
+                known = Some(now);
             }
-            seen.foreign_access.extend(all.map(|all| (namespace, all)));
+            found.extend(known.and_then(|known| known.found).map(|all| (namespace, all)));
         }
+        found
     }
 
     /// Namespaces that the tenant lists, and those with its label.

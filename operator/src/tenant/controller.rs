@@ -22,9 +22,10 @@ use tokio_util::sync::CancellationToken;
 use super::{
     TenantError,
     context::{Context, EARLIER_ACCESS_AGE, SETTLING_TIME},
-    decide::{decide, write::Write},
+    decide::{Decided, decide, write::Write},
     execute::execute,
     failed,
+    observe::Observed,
     report::report,
     status::{self, earlier_access},
 };
@@ -130,19 +131,17 @@ async fn reconcile_once(tenant: &GpuTenant, context: &Context) -> Result<Option<
     }
     if !deleted {
         context.writer.set_finalizer(tenant, true).await.map_err(failed("adding the finalizer"))?;
-        context.read_earlier_access(&mut seen).await;
     }
     let decided = decide(&seen);
     let finalizes = decided.writes.iter().any(|w| matches!(w, Write::RemoveFinalizer(_)));
-    let mut outcome = Ok(());
-    for write in &decided.writes {
-        outcome = execute(&seen, context, write.clone()).await;
-        if outcome.is_err() {
-            break;
-        }
-    }
+    // what only the status shows is read meanwhile: a slow list must not delay a quota
+    let (outcome, access) =
+        future::join(execute_all(&seen, &decided, context), context.earlier_access(&seen, &decided.roles)).await;
+    seen.foreign_access = access;
     let reported = if finalizes {
-        context.forget(&seen);
+        if outcome.is_ok() {
+            context.forget(&seen);
+        }
         None
     } else {
         let error = outcome.as_ref().err().filter(|e| !matches!(e, TenantError::Lagging(_)));
@@ -157,6 +156,14 @@ async fn reconcile_once(tenant: &GpuTenant, context: &Context) -> Result<Option<
             || earlier_access::condition(&seen, &decided.roles).is_some());
     let reread = rereads.then_some(EARLIER_ACCESS_AGE);
     Ok([reported, deadline, settling, reread, deleted.then_some(DELETION_INTERVAL)].into_iter().flatten().min())
+}
+
+/// Makes the writes in their order, up to the first that fails.
+async fn execute_all(seen: &Observed, decided: &Decided, context: &Context) -> Result<(), TenantError> {
+    for write in &decided.writes {
+        execute(seen, context, write.clone()).await?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

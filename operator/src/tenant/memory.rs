@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     decide::budget::Enforced,
-    observe::{foreign_access::Access, refused_controllers::RefusedControllers, versions::Versions},
+    observe::{foreign_access::Access, managed::Managed, refused_controllers::RefusedControllers, versions::Versions},
 };
 
 /// Of one tenant.
@@ -30,8 +30,17 @@ pub struct TenantMemory {
 pub struct NamespaceMemory {
     /// Limits that the quota enforced when it was last observed, and when one of them was lowered last.
     pub enforced: Option<(Enforced, Instant)>,
-    /// Role bindings and network policies of others in an adopted namespace, and when they were read.
-    pub foreign_access: Option<(Vec<Access>, Instant)>,
+    /// Access of others to an adopted namespace.
+    pub foreign_access: Option<ForeignAccess>,
+}
+
+/// Role bindings and network policies of others in an adopted namespace.
+#[derive(Clone)]
+pub struct ForeignAccess {
+    /// As they were last read; `None` before the first answer.
+    pub found: Option<Vec<Access>>,
+    /// When they were last asked for.
+    pub tried: Instant,
 }
 
 impl TenantMemory {
@@ -43,6 +52,12 @@ impl TenantMemory {
             && *failures == 0
             && refused.is_empty()
             && namespaces.values().all(NamespaceMemory::is_empty)
+    }
+
+    /// Forgets namespaces that are none of the tenant's any more.
+    pub fn retain<V>(&mut self, namespaces: &BTreeMap<String, V>) {
+        self.namespaces.retain(|name, _| namespaces.contains_key(name));
+        self.versions.retain(|name| name == Managed::NO_NAMESPACE || namespaces.contains_key(name));
     }
 
     /// Counts a failed reconcile, or ends the row; returns how many have failed in a row.

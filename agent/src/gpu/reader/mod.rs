@@ -100,6 +100,10 @@ impl<'n> Reader<'n> {
     /// Answers the checks that wait. An error means that the library has to be opened again.
     pub(super) fn answer_checks(&mut self) -> Result<(), NvmlFailure> {
         while let Ok(Check { uuids, reply }) = self.checks.try_recv() {
+            // its caller has given up
+            if reply.is_closed() {
+                continue;
+            }
             let answer = self.processes(&uuids);
             let broken = answer.as_ref().err().filter(|failure| reopens_library(failure.code)).cloned();
             drop(reply.send(answer.map_err(NvmlError::Call)));
@@ -108,42 +112,34 @@ impl<'n> Reader<'n> {
         Ok(())
     }
 
-    /// The processes on these GPUs now; all other fields, and those of other GPUs, are of the latest scan.
+    /// The processes on these GPUs now; all other fields, and those of other GPUs, are of the latest scan. Nothing of it is remembered: a scan reads the
+    /// memory of a device when it finds that the last process has ended.
     fn processes(&mut self, uuids: &BTreeSet<String>) -> Result<Inventory, NvmlFailure> {
         if self.opened {
             return self.read(Scan::Full, KnownFaults::default());
         }
-        let asked = self.history.gpus.values().filter(|gpu| uuids.contains(&gpu.uuid));
-        for index in asked.map(|gpu| gpu.index).collect::<Vec<u32>>() {
-            let gpu = self.with_processes(index);
-            self.remember(index, gpu)?;
+        let mut inventory = self.inventory(Scan::Quick);
+        for last in inventory.gpus.iter_mut().filter(|gpu| uuids.contains(&gpu.uuid)) {
+            let now = self.with_processes(last);
+            if let Some(gpu) = or_last(last.index, now, Some(last))? {
+                *last = gpu;
+            }
         }
-        Ok(self.inventory(Scan::Quick))
+        Ok(inventory)
     }
 
-    fn with_processes(&mut self, index: u32) -> Result<ObservedGpu, NvmlFailure> {
-        match self.history.gpus.get(&index).filter(|last| last.failure.is_none()) {
-            Some(last) => Ok(ObservedGpu { clients: self.session.nvml.gpu(index)?.processes()?, ..last.clone() }),
-            None => self.gpu(index, Scan::Full),
+    fn with_processes(&mut self, last: &ObservedGpu) -> Result<ObservedGpu, NvmlFailure> {
+        if last.failure.is_some() {
+            return self.gpu(last.index, Scan::Full);
         }
+        Ok(ObservedGpu { clients: self.session.nvml.gpu(last.index)?.processes()?, ..last.clone() })
     }
 
-    /// Remembers what was read of a GPU. One that does not answer keeps its last state, with the failure.
+    /// Remembers what a scan has read of a GPU.
     fn remember(&mut self, index: u32, gpu: Result<ObservedGpu, NvmlFailure>) -> Result<(), NvmlFailure> {
-        let gpu = match (gpu, self.history.gpus.get(&index)) {
-            (Ok(gpu), _) => gpu,
-            (Err(failure), _) if reopens_library(failure.code) => return Err(failure),
-            (Err(failure), Some(last)) => {
-                let health = if failure.code == code::GPU_IS_LOST { Health::Lost } else { last.health };
-                ObservedGpu { health, failure: Some(failure), ..last.clone() }
-            }
-            // without a UUID the status has no name for it
-            (Err(failure), None) => {
-                tracing::warn!(index, %failure, "GPU does not answer");
-                return Ok(());
-            }
-        };
-        self.history.gpus.insert(index, gpu);
+        if let Some(gpu) = or_last(index, gpu, self.history.gpus.get(&index))? {
+            self.history.gpus.insert(index, gpu);
+        }
         Ok(())
     }
 
@@ -287,6 +283,28 @@ impl<'n> Reader<'n> {
         }
         instances.sort_by_key(|instance| (instance.start, instance.gi));
         Ok(instances)
+    }
+}
+
+/// What was read of a GPU. One that does not answer keeps its last state, with the failure; without one there is nothing to show. An error means that
+/// the library has to be opened again.
+fn or_last(
+    index: u32,
+    gpu: Result<ObservedGpu, NvmlFailure>,
+    last: Option<&ObservedGpu>,
+) -> Result<Option<ObservedGpu>, NvmlFailure> {
+    match (gpu, last) {
+        (Ok(gpu), _) => Ok(Some(gpu)),
+        (Err(failure), _) if reopens_library(failure.code) => Err(failure),
+        (Err(failure), Some(last)) => {
+            let health = if failure.code == code::GPU_IS_LOST { Health::Lost } else { last.health };
+            Ok(Some(ObservedGpu { health, failure: Some(failure), ..last.clone() }))
+        }
+        // without a UUID the status has no name for it
+        (Err(failure), None) => {
+            tracing::warn!(index, %failure, "GPU does not answer");
+            Ok(None)
+        }
     }
 }
 

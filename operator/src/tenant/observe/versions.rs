@@ -47,6 +47,13 @@ impl Versions {
         self.0.entry(namespace).or_default().insert(object, (version, Instant::now()));
     }
 
+    /// Forgets what was written into other namespaces. A namespace that was just created may be missing in the cache.
+    pub fn retain(&mut self, is_known: impl Fn(&str) -> bool) {
+        let recent =
+            |objects: &BTreeMap<Written, (u64, Instant)>| objects.values().any(|(_, since)| since.elapsed() < MAX_LAG);
+        self.0.retain(|namespace, objects| is_known(namespace) || recent(objects));
+    }
+
     /// An object of this namespace whose written version the caches do not have yet; `cached`: the version that they have.
     pub fn lagging(&mut self, namespace: &str, cached: impl Fn(&Written) -> Option<u64>) -> Option<Written> {
         let objects = self.0.get_mut(namespace)?;
@@ -75,5 +82,15 @@ mod tests {
         }
         assert_eq!(versions.lagging("a", |_| Some(8)), None);
         assert!(versions.0.is_empty(), "a confirmed version is not kept");
+    }
+
+    #[test]
+    fn versions_of_a_deleted_namespace_are_forgotten_and_of_a_new_one_kept() {
+        let Some(long_ago) = Instant::now().checked_sub(MAX_LAG) else { return };
+        let written = |since| BTreeMap::from([(Written::ServiceAccount, (7, since))]);
+        let all = [("deleted", long_ago), ("known", long_ago), ("new", Instant::now())];
+        let mut versions = Versions(all.map(|(name, since)| (name.to_owned(), written(since))).into());
+        versions.retain(|name| name == "known");
+        assert_eq!(versions.0.into_keys().collect::<Vec<_>>(), ["known", "new"]);
     }
 }
