@@ -65,6 +65,34 @@ pub struct Chart {
     pub url: Option<String>,
 }
 
+/// Why an argument is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ArgsError {
+    /// The charts are no list.
+    #[error("not a list of {{version, file or url, sha256}} in JSON (virtualClusters.charts): {0}")]
+    Charts(#[source] serde_json::Error),
+    /// There is no chart.
+    #[error("virtualClusters.charts names no version of vCluster")]
+    NoChart,
+    /// A chart is not complete.
+    #[error("virtualClusters.charts: version {version} {why}")]
+    Chart {
+        /// Its version.
+        version: String,
+        /// What it needs.
+        why: &'static str,
+    },
+    /// The values are no JSON.
+    #[error("virtualClusters.values: {0}")]
+    Values(#[source] serde_json::Error),
+    /// The values are no object.
+    #[error("virtualClusters.values: not an object")]
+    ValuesKind,
+    /// The names of classes are no list.
+    #[error("not a list of names in JSON (policies.runtimeClassNames, policies.priorityClasses): {0}")]
+    Classes(#[source] serde_json::Error),
+}
+
 /// An entry of `virtualClusters.charts`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -76,10 +104,10 @@ struct Entry {
 }
 
 impl TryFrom<Entry> for Chart {
-    type Error = String;
+    type Error = ArgsError;
 
-    fn try_from(Entry { version, file, url, sha256 }: Entry) -> Result<Self, String> {
-        let refused = |why: &str| format!("virtualClusters.charts: version {version} {why}");
+    fn try_from(Entry { version, file, url, sha256 }: Entry) -> Result<Self, ArgsError> {
+        let refused = |why: &'static str| ArgsError::Chart { version: version.clone(), why };
         if sha256.len() != 64 || !sha256.bytes().all(|b| b.is_ascii_hexdigit()) {
             return Err(refused("needs the SHA-256 of its file"));
         }
@@ -104,14 +132,12 @@ impl TryFrom<Entry> for Chart {
 pub struct Charts(pub BTreeMap<String, Chart>);
 
 impl FromStr for Charts {
-    type Err = String;
+    type Err = ArgsError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let entries: Vec<Entry> = serde_json::from_str(text).map_err(|e| {
-            format!("not a list of {{version, file or url, sha256}} in JSON (virtualClusters.charts): {e}")
-        })?;
+    fn from_str(text: &str) -> Result<Self, ArgsError> {
+        let entries: Vec<Entry> = serde_json::from_str(text).map_err(ArgsError::Charts)?;
         if entries.is_empty() {
-            return Err("virtualClusters.charts names no version of vCluster".into());
+            return Err(ArgsError::NoChart);
         }
         let named = |chart: Chart| (chart.version.clone(), chart);
         entries.into_iter().map(|entry| Chart::try_from(entry).map(named)).collect::<Result<_, _>>().map(Self)
@@ -123,11 +149,11 @@ impl FromStr for Charts {
 pub struct Values(pub Value);
 
 impl FromStr for Values {
-    type Err = String;
+    type Err = ArgsError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let value: Value = serde_json::from_str(text).map_err(|e| format!("virtualClusters.values: {e}"))?;
-        if value.is_object() { Ok(Self(value)) } else { Err("virtualClusters.values: not an object".into()) }
+    fn from_str(text: &str) -> Result<Self, ArgsError> {
+        let value: Value = serde_json::from_str(text).map_err(ArgsError::Values)?;
+        if value.is_object() { Ok(Self(value)) } else { Err(ArgsError::ValuesKind) }
     }
 }
 
@@ -136,12 +162,10 @@ impl FromStr for Values {
 pub struct Classes(pub Vec<String>);
 
 impl FromStr for Classes {
-    type Err = String;
+    type Err = ArgsError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let mut names: Vec<String> = serde_json::from_str(text).map_err(|e| {
-            format!("not a list of names in JSON (policies.runtimeClassNames, policies.priorityClasses): {e}")
-        })?;
+    fn from_str(text: &str) -> Result<Self, ArgsError> {
+        let mut names: Vec<String> = serde_json::from_str(text).map_err(ArgsError::Classes)?;
         // the empty name is a pod without a class
         names.retain(|name| !name.is_empty());
         names.sort();
@@ -158,7 +182,7 @@ mod tests {
     fn classes_are_a_sorted_list_of_names() {
         let names: Classes = r#"["nvidia", "", "kata", "nvidia"]"#.parse().unwrap();
         assert_eq!(names.0, ["kata", "nvidia"]);
-        assert!("nvidia".parse::<Classes>().unwrap_err().contains("policies.runtimeClassNames"));
+        assert!("nvidia".parse::<Classes>().unwrap_err().to_string().contains("policies.runtimeClassNames"));
     }
 
     #[test]
@@ -167,9 +191,9 @@ mod tests {
         let charts: Charts =
             format!(r#"[{{"version": "0.36.1", "file": "/c.tgz", "sha256": "{digest}"}}]"#).parse().unwrap();
         assert_eq!(charts.0["0.36.1"].file, PathBuf::from("/c.tgz"));
-        assert!("[]".parse::<Charts>().unwrap_err().contains("names no version"));
+        assert!("[]".parse::<Charts>().unwrap_err().to_string().contains("names no version"));
         let short = r#"[{"version": "0.36.1", "file": "/c.tgz", "sha256": "abc"}]"#.parse::<Charts>();
-        assert!(short.unwrap_err().contains("version 0.36.1 needs the SHA-256"));
+        assert!(short.unwrap_err().to_string().contains("version 0.36.1 needs the SHA-256"));
         let read = |place: &str| {
             let text = format!(r#"[{{"version": "0.36.1", {place} "sha256": "{digest}"}}]"#);
             text.parse::<Charts>().map(|charts| charts.0["0.36.1"].clone())
@@ -178,11 +202,14 @@ mod tests {
         assert_eq!(pulled.url.as_deref(), Some("oci://registry.example/charts/vcluster"));
         assert!(pulled.file.ends_with(format!("charts/{digest}.tgz")), "{pulled:?}");
         for wrong in ["", r#""url": "https://a/c.tgz", "file": "/c.tgz","#] {
-            assert!(read(wrong).unwrap_err().ends_with("needs either file or url"));
+            assert!(read(wrong).unwrap_err().to_string().ends_with("needs either file or url"));
         }
         for wrong in ["http://a/c.tgz", "https://", "https://user:secret@host/c.tgz"] {
-            assert!(read(&format!(r#""url": "{wrong}","#)).unwrap_err().contains("without credentials"), "{wrong}");
+            assert!(
+                read(&format!(r#""url": "{wrong}","#)).unwrap_err().to_string().contains("without credentials"),
+                "{wrong}"
+            );
         }
-        assert!("[1]".parse::<Values>().unwrap_err().contains("not an object"));
+        assert!("[1]".parse::<Values>().unwrap_err().to_string().contains("not an object"));
     }
 }

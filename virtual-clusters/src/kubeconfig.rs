@@ -13,7 +13,7 @@ use crate::{hex::hex, names};
 
 /// What a kubeconfig is made for. With any other of these it is made again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Made<'a> {
+pub struct KubeconfigInput<'a> {
     /// Name of the virtual cluster, in the kubeconfig also that of context and user.
     pub cluster: &'a str,
     /// Address of its API server.
@@ -24,7 +24,7 @@ pub struct Made<'a> {
     pub account: &'a str,
 }
 
-impl Made<'_> {
+impl KubeconfigInput<'_> {
     /// A short text that differs for any other.
     pub fn mark(&self) -> String {
         let Self { cluster, server, authority, account } = self;
@@ -53,8 +53,8 @@ impl Made<'_> {
 
 /// The present Secret, as far as it decides about a renewal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Present {
-    /// What it was made for: [`Made::mark`].
+pub struct IssuedKubeconfig {
+    /// What it was made for: [`KubeconfigInput::mark`].
     pub mark: String,
     /// When its token was issued.
     pub issued: Timestamp,
@@ -62,7 +62,7 @@ pub struct Present {
     pub expires: Timestamp,
 }
 
-impl Present {
+impl IssuedKubeconfig {
     /// Reads the Secret; `None`: it is incomplete, as after an edit.
     pub fn of(secret: &Secret) -> Option<Self> {
         let note = |key: &str| secret.metadata.annotations.as_ref()?.get(key).cloned();
@@ -73,14 +73,14 @@ impl Present {
     }
 
     /// Still good: made for the same, and less than half of its life and of the wanted life have passed.
-    pub fn serves(&self, made: &Made<'_>, ttl: SignedDuration, now: Timestamp) -> bool {
+    pub fn serves(&self, input: &KubeconfigInput<'_>, ttl: SignedDuration, now: Timestamp) -> bool {
         let (age, life) = (now.duration_since(self.issued), self.expires.duration_since(self.issued));
-        self.mark == made.mark() && age >= SignedDuration::ZERO && age < life.min(ttl) / 2
+        self.mark == input.mark() && age >= SignedDuration::ZERO && age < life.min(ttl) / 2
     }
 }
 
 #[cfg(test)]
-impl Present {
+impl IssuedKubeconfig {
     /// One with these times.
     pub(crate) fn example(issued: &str, expires: &str) -> Self {
         Self { mark: String::new(), issued: issued.parse().unwrap(), expires: expires.parse().unwrap() }
@@ -91,12 +91,16 @@ impl Present {
 mod tests {
     use super::*;
 
-    fn made(server: &str) -> Made<'_> {
-        Made { cluster: "team-a", server, authority: b"PEM", account: "uid-1" }
+    fn made(server: &str) -> KubeconfigInput<'_> {
+        KubeconfigInput { cluster: "team-a", server, authority: b"PEM", account: "uid-1" }
     }
 
-    fn present(issued: &str, expires: &str, server: &str) -> Present {
-        Present { mark: made(server).mark(), issued: issued.parse().unwrap(), expires: expires.parse().unwrap() }
+    fn present(issued: &str, expires: &str, server: &str) -> IssuedKubeconfig {
+        IssuedKubeconfig {
+            mark: made(server).mark(),
+            issued: issued.parse().unwrap(),
+            expires: expires.parse().unwrap(),
+        }
     }
 
     #[test]
@@ -116,7 +120,7 @@ mod tests {
 
     #[test]
     fn incomplete_secret_counts_as_none() {
-        assert_eq!(Present::of(&Secret::default()), None);
+        assert_eq!(IssuedKubeconfig::of(&Secret::default()), None);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::kubeconfig::Present;
+use crate::kubeconfig::IssuedKubeconfig;
 
 /// The program's metrics.
 pub struct Metrics {
@@ -84,7 +84,7 @@ impl Default for Metrics {
 impl Metrics {
     /// Sets the series of a virtual cluster. Without a kubeconfig its times stay: it was issued before, and only its renewal fails. While the
     /// control plane is stopped or deleted nothing renews it, and there are none.
-    pub fn report(&self, tenant: &str, status: &VirtualClusterStatus, kubeconfig: Option<&Present>) {
+    pub fn report(&self, tenant: &str, status: &VirtualClusterStatus, kubeconfig: Option<&IssuedKubeconfig>) {
         if let Some(ready) = status.conditions.iter().find(|c| c.type_ == READY) {
             let labels: Labels<3> = [
                 ("tenant", tenant.to_owned().into()),
@@ -168,9 +168,9 @@ mod tests {
         VirtualClusterStatus { conditions, ..VirtualClusterStatus::default() }
     }
 
-    fn present() -> Present {
+    fn present() -> IssuedKubeconfig {
         let at = |second| Timestamp::from_second(second).unwrap();
-        Present { mark: String::new(), issued: at(100), expires: at(86_500) }
+        IssuedKubeconfig { mark: String::new(), issued: at(100), expires: at(86_500) }
     }
 
     fn text(metrics: &Metrics) -> String {

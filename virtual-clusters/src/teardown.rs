@@ -15,11 +15,15 @@ use k8s_openapi::{
 use kube::ResourceExt as _;
 
 use crate::{
-    backend::{self, external},
+    access::AccessError,
     context::Context,
     decide,
     host::Host,
-    inside::connect::timed,
+    inside::{
+        account, catalog,
+        connect::{self, Admin, timed},
+        nodes::{self, Amounts, Requests},
+    },
     names,
     render::objects,
     tenant::apply_status,
@@ -33,9 +37,9 @@ const INSIDE_PATIENCE: SignedDuration = SignedDuration::from_mins(1);
 
 /// What a step leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum Removal {
     /// Another step after this time.
-    Again(Duration),
+    Requeue(Duration),
     /// The removal is over.
     Done(Removed),
 }
@@ -76,24 +80,24 @@ impl Volumes {
 }
 
 /// One step.
-pub async fn run(tenant: &GpuTenant, context: &Context) -> kube::Result<Outcome> {
+pub async fn run(tenant: &GpuTenant, context: &Context) -> kube::Result<Removal> {
     let (name, now) = (tenant.name_any(), Timestamp::now());
     let old = tenant.status.as_ref().and_then(|s| s.virtual_cluster.clone()).unwrap_or_default();
     let namespace = old.namespace.clone().unwrap_or_else(|| objects::namespace_of(tenant));
     let since = began(&old, now);
     let host = Host::new(context.client.clone(), &namespace, &name);
-    let backend = backend::installed(Some(&old)).unwrap_or_default();
+    let backend = decide::installed(Some(&old)).unwrap_or_default();
     let installed = Installed { name: &name, namespace: &namespace, backend, reclaim: reclaim(tenant, backend, &old) };
     let left = match step(&host, &installed, now.duration_since(since)).await {
-        Ok(Step::Done(removed)) => return Ok(Outcome::Done(removed)),
+        Ok(Step::Done(removed)) => return Ok(Removal::Done(removed)),
         Ok(Step::Left(left)) => left,
         // no namespace, or one without this program's rights: the operator says why, and waits only for a namespace that is the tenant's
         Err(kube::Error::Api(status)) if status.is_not_found() => {
-            return Ok(Outcome::Done(Volumes::without_deletion(backend).into()));
+            return Ok(Removal::Done(Volumes::without_deletion(backend).into()));
         }
         Err(kube::Error::Api(status)) if status.is_forbidden() && now.duration_since(since) > PATIENCE => {
             let left = format!("all of it, because this program has no right to look: {}", status.message);
-            return Ok(Outcome::Done(Removed { volumes: Volumes::Untouched, left: Some(left) }));
+            return Ok(Removal::Done(Removed { volumes: Volumes::Untouched, left: Some(left) }));
         }
         Err(kube::Error::Api(status)) if status.is_forbidden() => status.message.clone(),
         Err(error) => return Err(error),
@@ -105,7 +109,7 @@ pub async fn run(tenant: &GpuTenant, context: &Context) -> kube::Result<Outcome>
     }
     // one step a second at first, and fewer the longer something does not go
     let waited = Duration::try_from(now.duration_since(since)).unwrap_or_default();
-    Ok(Outcome::Again((waited / 8).clamp(Duration::from_secs(1), Duration::from_secs(15))))
+    Ok(Removal::Requeue((waited / 8).clamp(Duration::from_secs(1), Duration::from_secs(15))))
 }
 
 /// When the removal began. A time that is still to come would put off its end: then it begins now, which is written into the status. Pure.
@@ -239,15 +243,28 @@ async fn step(host: &Host, installed: &Installed<'_>, waited: SignedDuration) ->
 
 /// What is left of the adoption of a virtual cluster that stays.
 async fn release(host: &Host, (name, namespace): (&str, &str), waited: SignedDuration) -> kube::Result<Step> {
-    let inside = timed(external::release(host, (name, namespace))).await;
+    let inside = timed(release_inside(host, (name, namespace))).await;
     if let Err(error) = inside {
         if waited < INSIDE_PATIENCE {
             return Ok(Step::Left(format!("the team's account inside: {error}")));
         }
-        tracing::warn!(tenant = name, error, "the team's account inside an adopted virtual cluster was not deleted");
+        tracing::warn!(tenant = name, %error, "the team's account inside an adopted virtual cluster was not deleted");
     }
     host.delete_secret(names::KUBECONFIG_SECRET).await?;
     Ok(Step::Done(Volumes::InUse.into()))
+}
+
+/// Removes what this program has written inside, as far as the virtual cluster still serves.
+async fn release_inside(host: &Host, (tenant, namespace): (&str, &str)) -> Result<(), AccessError> {
+    let secret = names::admin_secret(tenant);
+    let read = host.secrets().get_opt(&secret).await;
+    let read = read.map_err(|error| AccessError::Read { secret, source: Box::new(error) })?;
+    let Some(admin) = read.as_ref().and_then(Admin::of) else { return Ok(()) };
+    let client = connect::client(&admin, &format!("{tenant}.{namespace}")).await?;
+    account::remove(&client).await?;
+    catalog::remove(&client).await?;
+    nodes::show(&client, &nodes::list(&client).await?, &Amounts::new(), &Requests::default()).await?;
+    Ok(())
 }
 
 #[cfg(test)]

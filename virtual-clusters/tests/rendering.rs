@@ -25,8 +25,8 @@ use std::{
 use gputenancy_crds::GpuTenant;
 use gputenancy_virtual_clusters::{
     args::{Chart, Charts},
-    cluster::Served,
     hex::hex,
+    host_api::Served,
     render::{helm, objects, pull, values},
 };
 use serde_json::{Value, json};

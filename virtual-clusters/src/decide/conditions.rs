@@ -1,5 +1,7 @@
 //! The report about a virtual cluster: conditions of `status.virtualCluster`. Pure.
 
+use std::sync::Arc;
+
 use gputenancy_crds::{
     Reclaim, RefusedPods, VirtualClusterStatus, VirtualClusterUpgrade,
     condition::{ConditionUpdate, READY, merge},
@@ -10,10 +12,12 @@ use k8s_openapi::{
     jiff::{SignedDuration, Timestamp},
 };
 
-use super::{report::Report, upgrade};
+use super::{ControlPlane, adoption::Adoption, upgrade};
 use crate::{
-    decide::ControlPlane,
-    kubeconfig::Present,
+    access::AccessError,
+    host::HostError,
+    inside::{catalog::CatalogError, connect::CallError},
+    kubeconfig::IssuedKubeconfig,
     names::{self, KUBECONFIG_SECRET},
     render::RenderError,
 };
@@ -27,32 +31,65 @@ const CATALOG: &str = "CatalogShown";
 /// A control plane that is not ready for this long needs attention: its start takes 15 seconds, the pull of its images minutes.
 const PATIENCE: SignedDuration = SignedDuration::from_mins(5);
 
-/// How far a pass has come; later steps are absent when an earlier one has failed.
-#[derive(Clone, Debug, Default)]
-pub struct Progress {
-    /// The namespace has what limits and isolates the tenant, or what of it is missing.
-    pub policy: Option<Result<(), String>>,
+/// What a reconcile has led to. Later parts are absent when an earlier one has failed.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// What limits and isolates the tenant in its namespace.
+    pub policy: Option<PolicyState>,
     /// The rendered version, or why there is none.
     pub rendered: Option<Result<String, RenderError>>,
     /// How far the adoption is, where it is not this program that applies the objects.
-    pub adopted: Option<Report>,
-    /// An error of the API server; all else is retried.
-    pub failed: Option<String>,
-    /// What the operator has not written yet.
-    pub waits: Option<String>,
+    pub adopted: Option<Adoption>,
+    /// What this cluster's API server refused, or did not answer; all is retried.
+    pub failed: Option<HostError>,
     /// State of the control plane.
     pub control_plane: Option<ControlPlane>,
+    /// What was last found and written inside.
+    pub inside: Option<Arc<InsideOutcome>>,
+}
+
+/// Whether the namespace has what limits and isolates the tenant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PolicyState {
+    /// It has all of it.
+    Present,
+    /// It lacks these objects.
+    Missing(String),
+}
+
+/// What was found and written inside.
+#[derive(Debug)]
+pub struct InsideOutcome {
     /// The kubeconfig.
-    pub kubeconfig: Option<Result<Present, String>>,
-    /// Number of nodes that show the budget.
-    pub capacity: Option<Result<usize, String>>,
-    /// The catalog and the `RuntimeClasses` inside.
-    pub catalog: Option<CatalogState>,
+    pub kubeconfig: Result<IssuedKubeconfig, AccessError>,
+    /// Number of nodes that show the budget; `None`: without a kubeconfig nothing else is tried.
+    pub capacity: Option<Result<usize, CallError>>,
+    /// The catalog and the classes inside, with a note on what has no effect there.
+    pub catalog: Option<Result<Option<&'static str>, CatalogError>>,
     /// Pods inside that the quota refuses; `None`: they could not be read.
     pub refused: Option<Vec<RefusedPods>>,
 }
 
-/// What is known besides the progress.
+impl InsideOutcome {
+    /// The team has no kubeconfig, and nothing else was tried.
+    pub fn unreachable(error: AccessError) -> Self {
+        Self { kubeconfig: Err(error), capacity: None, catalog: None, refused: None }
+    }
+
+    /// Something inside did not answer, or refused.
+    pub fn failed(&self) -> bool {
+        self.kubeconfig.is_err() || self.capacity.as_ref().is_some_and(Result::is_err)
+    }
+}
+
+impl Outcome {
+    /// The kubeconfig that serves.
+    pub fn kubeconfig(&self) -> Option<&IssuedKubeconfig> {
+        self.inside.as_ref()?.kubeconfig.as_ref().ok()
+    }
+}
+
+/// What is known besides the outcome.
 #[derive(Clone, Debug)]
 pub struct Facts<'a> {
     /// Generation of the tenant.
@@ -63,49 +100,46 @@ pub struct Facts<'a> {
     pub server: &'a str,
     /// What becomes of the volumes when the virtual cluster is removed.
     pub reclaim: Reclaim,
-    /// An upgrade that is in progress or has failed.
+    /// An upgrade that is in outcome or has failed.
     pub upgrade: Option<&'a VirtualClusterUpgrade>,
     /// The time.
     pub now: Timestamp,
 }
 
-/// What is written of the catalog and the classes inside, with a note on what has no effect there.
-pub type CatalogState = Result<Option<&'static str>, String>;
-
 /// The status.
-pub fn status(progress: &Progress, old: &VirtualClusterStatus, facts: &Facts<'_>) -> VirtualClusterStatus {
+pub fn status(outcome: &Outcome, old: &VirtualClusterStatus, facts: &Facts<'_>) -> VirtualClusterStatus {
     let waits = |type_, first: &str| ConditionUpdate {
         type_,
         status: None,
         reason: reasons::VIRTUAL_CLUSTER_PENDING,
         message: format!("not checked: {first} must be True first"),
     };
+    let inside = outcome.inside.as_deref();
     let parts = vec![
-        progress.policy.as_ref().map_or_else(|| unread(progress), |p| policy(p, facts.namespace)),
-        match &progress.policy {
-            Some(Err(_)) => waits(RENDERED, POLICY),
-            _ => rendered(progress, facts.upgrade),
+        outcome.policy.as_ref().map_or_else(|| unread(outcome), |p| policy(p, facts.namespace)),
+        match &outcome.policy {
+            Some(PolicyState::Missing(_)) => waits(RENDERED, POLICY),
+            _ => rendered(outcome, facts.upgrade),
         },
-        progress
+        outcome
             .control_plane
             .as_ref()
             .map_or_else(|| waits(CONTROL_PLANE, RENDERED), |c| control_plane(c, old, facts.now)),
-        progress.kubeconfig.as_ref().map_or_else(|| waits(KUBECONFIG, CONTROL_PLANE), kubeconfig),
-        progress.capacity.as_ref().map_or_else(|| waits(CAPACITY, KUBECONFIG), capacity),
+        inside.map_or_else(|| waits(KUBECONFIG, CONTROL_PLANE), |i| kubeconfig(&i.kubeconfig)),
+        inside.and_then(|i| i.capacity.as_ref()).map_or_else(|| waits(CAPACITY, KUBECONFIG), capacity),
         // the last: an object that the team blocks inside hides no other step in Ready
-        progress.catalog.as_ref().map_or_else(|| waits(CATALOG, KUBECONFIG), catalog),
+        inside.and_then(|i| i.catalog.as_ref()).map_or_else(|| waits(CATALOG, KUBECONFIG), catalog),
     ];
     let mut updates = vec![overall(&parts, facts)];
     updates.extend(parts);
-    let present = progress.kubeconfig.as_ref().and_then(|k| k.as_ref().ok());
+    let issued = outcome.kubeconfig();
     // a failed renewal does not end the token that is there
-    let renewed = progress.kubeconfig.as_ref().is_some_and(Result::is_ok);
-    let kept = old.kubeconfig_expires.clone().filter(|at| !renewed && at.0 > facts.now);
-    let expires = present.map(|p| Time(p.expires)).or(kept);
+    let kept = old.kubeconfig_expires.clone().filter(|at| issued.is_none() && at.0 > facts.now);
+    let expires = issued.map(|k| Time(k.expires)).or(kept);
     VirtualClusterStatus {
         observed_generation: facts.generation,
         backend: old.backend,
-        version: progress.rendered.as_ref().and_then(|r| r.clone().ok()).or_else(|| old.version.clone()),
+        version: outcome.rendered.as_ref().and_then(|r| r.clone().ok()).or_else(|| old.version.clone()),
         namespace: Some(facts.namespace.into()),
         server: Some(facts.server.into()),
         kubeconfig_secret: expires.is_some().then(|| KUBECONFIG_SECRET.into()),
@@ -113,14 +147,14 @@ pub fn status(progress: &Progress, old: &VirtualClusterStatus, facts: &Facts<'_>
         reclaim: Some(facts.reclaim),
         upgrade: facts.upgrade.cloned(),
         deleting_since: None,
-        refused: refused(progress, old),
+        refused: refused(outcome, old),
         conditions: merge(&old.conditions, updates, facts.generation, facts.now),
     }
 }
 
 /// The refused pods. What could not be read stays as it was; without a syncer no pod is refused.
-fn refused(progress: &Progress, old: &VirtualClusterStatus) -> Vec<RefusedPods> {
-    match (&progress.refused, &progress.control_plane) {
+fn refused(outcome: &Outcome, old: &VirtualClusterStatus) -> Vec<RefusedPods> {
+    match (outcome.inside.as_ref().and_then(|inside| inside.refused.as_ref()), &outcome.control_plane) {
         (_, Some(ControlPlane::Paused)) => Vec::new(),
         (Some(refused), _) => refused.clone(),
         (None, _) => old.refused.clone(),
@@ -140,14 +174,14 @@ fn overall(parts: &[ConditionUpdate], facts: &Facts<'_>) -> ConditionUpdate {
     }
 }
 
-fn policy(state: &Result<(), String>, namespace: &str) -> ConditionUpdate {
+fn policy(state: &PolicyState, namespace: &str) -> ConditionUpdate {
     match state {
-        Ok(()) => ConditionUpdate::yes(
+        PolicyState::Present => ConditionUpdate::yes(
             POLICY,
             reasons::GRANTED,
             format!("namespace {namespace} has grant, quotas and isolation of the tenant"),
         ),
-        Err(missing) => ConditionUpdate::no(
+        PolicyState::Missing(missing) => ConditionUpdate::no(
             POLICY,
             reasons::APPLYING,
             format!(
@@ -159,21 +193,22 @@ fn policy(state: &Result<(), String>, namespace: &str) -> ConditionUpdate {
 }
 
 /// The namespace could not be read. The reason is that of [`RENDERED`].
-fn unread(progress: &Progress) -> ConditionUpdate {
-    ConditionUpdate { type_: POLICY, status: None, ..rendered(progress, None) }
+fn unread(outcome: &Outcome) -> ConditionUpdate {
+    ConditionUpdate { type_: POLICY, status: None, ..rendered(outcome, None) }
 }
 
-fn rendered(progress: &Progress, upgrade: Option<&VirtualClusterUpgrade>) -> ConditionUpdate {
-    if let Some(waits) = &progress.waits {
-        return ConditionUpdate::no(RENDERED, reasons::APPLYING, waits.clone());
+fn rendered(outcome: &Outcome, upgrade: Option<&VirtualClusterUpgrade>) -> ConditionUpdate {
+    match &outcome.failed {
+        Some(waits @ HostError::NotBound { .. }) => {
+            return ConditionUpdate::no(RENDERED, reasons::APPLYING, waits.to_string());
+        }
+        Some(error) => return ConditionUpdate::no(RENDERED, reasons::WRITE_FAILED, format!("{error}; retrying")),
+        None => {}
     }
-    if let Some(error) = &progress.failed {
-        return ConditionUpdate::no(RENDERED, reasons::WRITE_FAILED, format!("{error}; retrying"));
-    }
-    if let Some(Report { done, reason, message, .. }) = &progress.adopted {
+    if let Some(Adoption { done, reason, message, .. }) = &outcome.adopted {
         return ConditionUpdate { type_: RENDERED, status: Some(*done), reason: *reason, message: message.clone() };
     }
-    match (&progress.rendered, upgrade::failed(upgrade)) {
+    match (&outcome.rendered, upgrade::failed(upgrade)) {
         (Some(Ok(_)), Some(upgrade)) => {
             ConditionUpdate::no(RENDERED, reasons::UPGRADE_FAILED, upgrade::message(upgrade))
         }
@@ -211,18 +246,18 @@ fn control_plane(state: &ControlPlane, old: &VirtualClusterStatus, now: Timestam
     }
 }
 
-fn kubeconfig(state: &Result<Present, String>) -> ConditionUpdate {
+fn kubeconfig(state: &Result<IssuedKubeconfig, AccessError>) -> ConditionUpdate {
     match state {
         Ok(_) => ConditionUpdate::yes(
             KUBECONFIG,
             reasons::KUBECONFIG_WRITTEN,
             format!("Secret {KUBECONFIG_SECRET} has a kubeconfig with a valid token, under the key config"),
         ),
-        Err(error) => ConditionUpdate::no(KUBECONFIG, reasons::VIRTUAL_CLUSTER_UNREACHABLE, error.clone()),
+        Err(error) => ConditionUpdate::no(KUBECONFIG, reasons::VIRTUAL_CLUSTER_UNREACHABLE, error.to_string()),
     }
 }
 
-fn capacity(state: &Result<usize, String>) -> ConditionUpdate {
+fn capacity(state: &Result<usize, CallError>) -> ConditionUpdate {
     match state {
         Ok(nodes) => ConditionUpdate::yes(
             CAPACITY,
@@ -232,11 +267,11 @@ fn capacity(state: &Result<usize, String>) -> ConditionUpdate {
                 _ => format!("the nodes inside ({nodes}) show the tenant's budget together"),
             },
         ),
-        Err(error) => ConditionUpdate::no(CAPACITY, reasons::VIRTUAL_CLUSTER_UNREACHABLE, error.clone()),
+        Err(error) => ConditionUpdate::no(CAPACITY, reasons::VIRTUAL_CLUSTER_UNREACHABLE, error.to_string()),
     }
 }
 
-fn catalog(state: &CatalogState) -> ConditionUpdate {
+fn catalog(state: &Result<Option<&'static str>, CatalogError>) -> ConditionUpdate {
     match state {
         Ok(note) => {
             let listed =
@@ -244,7 +279,7 @@ fn catalog(state: &CatalogState) -> ConditionUpdate {
             let message = note.map_or_else(|| listed.clone(), |note| format!("{listed}; {note}"));
             ConditionUpdate::yes(CATALOG, reasons::CATALOG_WRITTEN, message)
         }
-        Err(error) => ConditionUpdate::no(CATALOG, reasons::CATALOG_NOT_WRITTEN, error.clone()),
+        Err(error) => ConditionUpdate::no(CATALOG, reasons::CATALOG_NOT_WRITTEN, error.to_string()),
     }
 }
 
@@ -268,12 +303,31 @@ mod tests {
         (c.status.clone(), c.reason.clone())
     }
 
-    fn starting() -> Progress {
-        Progress {
-            policy: Some(Ok(())),
+    fn silent() -> CallError {
+        CallError::Silent { doing: "x".into() }
+    }
+
+    fn inside(inside: InsideOutcome) -> Option<Arc<InsideOutcome>> {
+        Some(Arc::new(inside))
+    }
+
+    /// Nothing inside has answered.
+    fn unreachable() -> InsideOutcome {
+        InsideOutcome::unreachable(silent().into())
+    }
+
+    /// All that is inside is as it should be.
+    fn shown() -> InsideOutcome {
+        let kubeconfig = IssuedKubeconfig::example("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z");
+        InsideOutcome { kubeconfig: Ok(kubeconfig), capacity: Some(Ok(1)), catalog: Some(Ok(None)), refused: None }
+    }
+
+    fn starting() -> Outcome {
+        Outcome {
+            policy: Some(PolicyState::Present),
             rendered: Some(Ok("0.36.1".into())),
             control_plane: Some(ControlPlane::Starting("it has no pod".into())),
-            ..Progress::default()
+            ..Outcome::default()
         }
     }
 
@@ -302,7 +356,7 @@ mod tests {
             kubeconfig_expires: expires("2026-01-01T12:00:00Z"),
             ..VirtualClusterStatus::default()
         };
-        let failed = Progress { kubeconfig: Some(Err("no answer".into())), ..starting() };
+        let failed = Outcome { inside: inside(unreachable()), ..starting() };
         let before = status(&failed, &old, &facts("2026-01-01T11:59:00Z"));
         assert_eq!(
             (before.kubeconfig_expires, before.kubeconfig_secret.is_some()),
@@ -313,16 +367,16 @@ mod tests {
 
     #[test]
     fn namespace_that_is_not_there_yet_is_no_failure() {
-        let waits = Progress { waits: Some("waiting".into()), ..Progress::default() };
+        let waits = Outcome { failed: Some(HostError::NotBound { namespace: "ns-a".into() }), ..Outcome::default() };
         let status = status(&waits, &VirtualClusterStatus::default(), &facts("2026-01-01T00:00:00Z"));
         assert_eq!(reason(&status, "Ready"), ("False".into(), "Applying".into()));
     }
 
     #[test]
     fn missing_quota_is_the_first_condition_and_hides_no_running_control_plane() {
-        let policy = Some(Err("ResourceQuota gputenancy".to_owned()));
-        let progress = Progress { policy, control_plane: Some(ControlPlane::Ready), ..Progress::default() };
-        let status = status(&progress, &VirtualClusterStatus::default(), &facts("2026-01-01T00:00:00Z"));
+        let policy = Some(PolicyState::Missing("ResourceQuota gputenancy".into()));
+        let outcome = Outcome { policy, control_plane: Some(ControlPlane::Ready), ..Outcome::default() };
+        let status = status(&outcome, &VirtualClusterStatus::default(), &facts("2026-01-01T00:00:00Z"));
         assert_eq!(reason(&status, "PolicyReady"), ("False".into(), "Applying".into()));
         assert_eq!(reason(&status, "Ready"), ("False".into(), "Applying".into()));
         assert_eq!(reason(&status, "ChartRendered").0, "Unknown");
@@ -333,7 +387,7 @@ mod tests {
 
     #[test]
     fn pause_is_no_time_without_a_control_plane() {
-        let paused = Progress { control_plane: Some(ControlPlane::Paused), ..starting() };
+        let paused = Outcome { control_plane: Some(ControlPlane::Paused), ..starting() };
         let first = status(&paused, &VirtualClusterStatus::default(), &facts("2026-01-01T00:00:00Z"));
         assert_eq!(reason(&first, "Ready"), ("False".into(), "VirtualClusterPaused".into()));
         let resumed = status(&starting(), &first, &facts("2026-01-02T00:00:00Z"));
@@ -342,23 +396,19 @@ mod tests {
 
     #[test]
     fn failure_of_the_catalog_hides_no_other_step() {
-        let failed = || Some(Err("refused".to_owned()));
-        let serving = Progress { control_plane: Some(ControlPlane::Ready), catalog: failed(), ..starting() };
-        let of =
-            |progress: &Progress| status(progress, &VirtualClusterStatus::default(), &facts("2026-01-01T00:00:00Z"));
-        let unreachable = of(&Progress {
-            kubeconfig: Some(Err("no answer".into())),
-            capacity: Some(Err("no answer".into())),
-            ..serving.clone()
-        });
+        let failed = || Some(Err(silent().into()));
+        let of = |found: InsideOutcome| {
+            let serving = Outcome { control_plane: Some(ControlPlane::Ready), inside: inside(found), ..starting() };
+            status(&serving, &VirtualClusterStatus::default(), &facts("2026-01-01T00:00:00Z"))
+        };
+        let unreachable = of(InsideOutcome { capacity: Some(Err(silent())), catalog: failed(), ..unreachable() });
         assert_eq!(reason(&unreachable, "Ready").1, "VirtualClusterUnreachable");
-        let token = Present::example("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z");
-        let shown = Progress { kubeconfig: Some(Ok(token)), capacity: Some(Ok(1)), ..serving };
-        assert_eq!(reason(&of(&shown), "Ready"), ("False".into(), "CatalogNotWritten".into()));
-        let noted = of(&Progress { catalog: Some(Ok(Some("classes have no effect"))), ..shown.clone() });
+        let refused = of(InsideOutcome { catalog: failed(), ..shown() });
+        assert_eq!(reason(&refused, "Ready"), ("False".into(), "CatalogNotWritten".into()));
+        let noted = of(InsideOutcome { catalog: Some(Ok(Some("classes have no effect"))), ..shown() });
         let message = &noted.conditions.iter().find(|c| c.type_ == CATALOG).unwrap().message;
         assert!(message.ends_with("lists the tenant's profiles; classes have no effect"), "{message}");
-        let written = of(&Progress { catalog: Some(Ok(None)), ..shown });
+        let written = of(shown());
         assert_eq!(reason(&written, "CatalogShown"), ("True".into(), "CatalogWritten".into()));
         assert_eq!(reason(&written, "Ready").0, "True");
     }
@@ -366,22 +416,29 @@ mod tests {
     #[test]
     fn refused_pods_stay_while_unread_and_end_with_a_pause() {
         let refused = vec![RefusedPods { profile: "mig-1g".into(), count: 1, pods: Vec::new() }];
-        let of = |progress: &Progress, old: &[RefusedPods]| {
+        let of = |outcome: &Outcome, old: &[RefusedPods]| {
             let old = VirtualClusterStatus { refused: old.to_vec(), ..VirtualClusterStatus::default() };
-            status(progress, &old, &facts("2026-01-01T00:00:00Z")).refused
+            status(outcome, &old, &facts("2026-01-01T00:00:00Z")).refused
         };
-        assert_eq!(of(&Progress { refused: Some(refused.clone()), ..starting() }, &[]), refused);
+        let read = |refused: Vec<RefusedPods>| inside(InsideOutcome { refused: Some(refused), ..shown() });
+        assert_eq!(of(&Outcome { inside: read(refused.clone()), ..starting() }, &[]), refused);
         assert_eq!(of(&starting(), &refused), refused, "the API server inside did not answer");
-        assert_eq!(of(&Progress { refused: Some(Vec::new()), ..starting() }, &refused), []);
-        assert_eq!(of(&Progress { control_plane: Some(ControlPlane::Paused), ..starting() }, &refused), []);
+        assert_eq!(of(&Outcome { inside: read(Vec::new()), ..starting() }, &refused), []);
+        assert_eq!(of(&Outcome { control_plane: Some(ControlPlane::Paused), ..starting() }, &refused), []);
     }
 
     #[test]
     fn report_of_the_adoption_is_the_first_condition() {
-        let report = Report::failed(reasons::VERSION_DIFFERS, "write 0.35.2");
+        let report = Adoption {
+            done: false,
+            reason: reasons::VERSION_DIFFERS,
+            message: "write 0.35.2".into(),
+            version: Some("0.35.2".into()),
+        };
         let control_plane = Some(ControlPlane::Ready);
-        let progress = Progress { policy: Some(Ok(())), adopted: Some(report), control_plane, ..Progress::default() };
-        let status = status(&progress, &VirtualClusterStatus::default(), &facts("2026-01-01T00:00:00Z"));
+        let outcome =
+            Outcome { policy: Some(PolicyState::Present), adopted: Some(report), control_plane, ..Outcome::default() };
+        let status = status(&outcome, &VirtualClusterStatus::default(), &facts("2026-01-01T00:00:00Z"));
         assert_eq!(reason(&status, "ChartRendered"), ("False".into(), "VersionDiffers".into()));
         assert_eq!(reason(&status, "Ready").1, "VersionDiffers");
         assert_eq!(reason(&status, "ControlPlaneReady").0, "True", "what runs is reported all the same");
@@ -396,27 +453,27 @@ mod tests {
             since: time("2026-01-01T00:00:00Z"),
             ..VirtualClusterUpgrade::default()
         };
-        let of = |progress: &Progress, upgrade: &VirtualClusterUpgrade| {
+        let of = |outcome: &Outcome, upgrade: &VirtualClusterUpgrade| {
             let facts = Facts { upgrade: Some(upgrade), ..facts("2026-01-01T00:11:00Z") };
-            status(progress, &VirtualClusterStatus::default(), &facts)
+            status(outcome, &VirtualClusterStatus::default(), &facts)
         };
         let running = of(&starting(), &begun);
         assert_eq!(reason(&running, "Ready").1, "ControlPlaneStarting");
         assert_eq!(running.upgrade.as_ref(), Some(&begun), "it is kept for the next start of the controller");
 
         let failed = VirtualClusterUpgrade { failed: time("2026-01-01T00:10:01Z"), ..begun };
-        let back = Progress {
-            policy: Some(Ok(())),
+        let back = Outcome {
+            policy: Some(PolicyState::Present),
             rendered: Some(Ok("0.35.3".into())),
             control_plane: Some(ControlPlane::Ready),
-            ..Progress::default()
+            ..Outcome::default()
         };
         let status = of(&back, &failed);
         assert_eq!(reason(&status, "ChartRendered"), ("False".into(), "UpgradeFailed".into()));
         assert_eq!((reason(&status, "Ready").1.as_str(), status.version.as_deref()), ("UpgradeFailed", Some("0.35.3")));
         assert_eq!(reason(&status, "ControlPlaneReady").0, "True");
         let error = RenderError::NotSupported { wanted: "9.9.9".into(), supported: vec!["0.36.1".into()] };
-        let refused = of(&Progress { rendered: Some(Err(error)), ..back }, &failed);
+        let refused = of(&Outcome { rendered: Some(Err(error)), ..back }, &failed);
         assert_eq!(reason(&refused, "Ready").1, "VersionNotSupported", "what the present spec leads to comes first");
     }
 
@@ -424,8 +481,8 @@ mod tests {
     fn refused_version_keeps_the_applied_one() {
         let old = VirtualClusterStatus { version: Some("0.36.1".into()), ..VirtualClusterStatus::default() };
         let error = RenderError::NotSupported { wanted: "9.9.9".into(), supported: vec!["0.36.1".into()] };
-        let progress = Progress { rendered: Some(Err(error)), ..Progress::default() };
-        let status = status(&progress, &old, &facts("2026-01-01T00:00:00Z"));
+        let outcome = Outcome { rendered: Some(Err(error)), ..Outcome::default() };
+        let status = status(&outcome, &old, &facts("2026-01-01T00:00:00Z"));
         assert_eq!(reason(&status, "Ready"), ("False".into(), "VersionNotSupported".into()));
         assert_eq!(status.version.as_deref(), Some("0.36.1"));
     }

@@ -1,14 +1,14 @@
 //! What to write in the tenant's namespace, and how far the control plane is. Pure.
 
+pub mod adoption;
 pub mod conditions;
-pub mod report;
 pub mod suspicious;
 pub mod upgrade;
 
 use std::collections::BTreeMap;
 
 use gputenancy_cluster::wanted::includes;
-use gputenancy_crds::vcluster;
+use gputenancy_crds::{VirtualClusterBackend, VirtualClusterStatus, vcluster};
 use k8s_openapi::{
     api::core::v1::Pod,
     jiff::{SignedDuration, Timestamp},
@@ -42,6 +42,15 @@ pub enum Write {
     },
     /// Delete an object that is no longer rendered.
     Delete(Key),
+    /// Set the replicas of a workload to zero, and change nothing else of it.
+    Stop(Key),
+}
+
+/// The backend with which objects were written, before the present spec; `None`: nothing was written yet. A status of a release without
+/// backends is of [`VirtualClusterBackend::Helm`].
+pub fn installed(status: Option<&VirtualClusterStatus>) -> Option<VirtualClusterBackend> {
+    let status = status.filter(|s| **s != VirtualClusterStatus::default())?;
+    Some(status.backend.unwrap_or_default())
 }
 
 /// The writes that make the live objects as wanted. `complete`: all objects of this rendering were applied before, so a difference is a change
@@ -108,6 +117,19 @@ pub fn running_version(name: &str, live: &[Live]) -> Option<String> {
     let workload = control_plane_of(name, live)?;
     let chart = workload.content.pointer("/metadata/labels")?.get(vcluster::CHART)?.as_str()?;
     chart.strip_prefix("vcluster-").map(str::to_owned)
+}
+
+/// The objects with the generations that the API server has given them for the writes of this reconcile: a control plane that was ready before these
+/// writes is that of the former spec.
+pub fn after_writes(mut live: Vec<Live>, generations: &BTreeMap<Key, i64>) -> Vec<Live> {
+    for object in &mut live {
+        let generation = generations.get(&(object.kind, object.name.clone()));
+        let metadata = object.content.pointer_mut("/metadata").and_then(Value::as_object_mut);
+        if let (Some(generation), Some(metadata)) = (generation, metadata) {
+            metadata.insert("generation".into(), (*generation).into());
+        }
+    }
+    live
 }
 
 /// State of the control plane from its workload and pods.
@@ -306,6 +328,29 @@ mod tests {
         );
         let old = state(json!({"observedGeneration": 1, "readyReplicas": 1, "updatedReplicas": 1}));
         assert_eq!(old, ControlPlane::Starting("it has no pod; see the events of StatefulSet team-a".into()));
+    }
+
+    #[test]
+    fn control_plane_that_was_ready_before_a_write_of_its_spec_is_starting() {
+        let status = json!({"observedGeneration": 2, "readyReplicas": 1, "updatedReplicas": 1});
+        let workload = json!({"metadata": {"generation": 2}, "spec": {"replicas": 1}, "status": status});
+        let state = |generation| {
+            let written = BTreeMap::from([((kind("StatefulSet"), "team-a".to_owned()), generation)]);
+            let live = after_writes(vec![live("StatefulSet", workload.clone())], &written);
+            control_plane("team-a", Replicas::Rendered, &live, &[])
+        };
+        assert_eq!(state(2), ControlPlane::Ready, "the write changed a label");
+        assert!(matches!(state(3), ControlPlane::Starting(_)));
+    }
+
+    #[test]
+    fn status_without_a_backend_is_of_helm() {
+        assert_eq!(installed(None), None);
+        assert_eq!(installed(Some(&VirtualClusterStatus::default())), None);
+        let old = VirtualClusterStatus { version: Some("0.36.1".into()), ..VirtualClusterStatus::default() };
+        assert_eq!(installed(Some(&old)), Some(VirtualClusterBackend::Helm));
+        let external = VirtualClusterStatus { backend: Some(VirtualClusterBackend::External), ..old };
+        assert_eq!(installed(Some(&external)), Some(VirtualClusterBackend::External));
     }
 
     #[test]

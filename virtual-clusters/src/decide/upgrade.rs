@@ -22,7 +22,7 @@ pub const DEADLINE: SignedDuration = SignedDuration::from_mins(10);
 
 /// What a decision depends on.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen<'a> {
+pub struct Observed<'a> {
     /// The supported versions.
     pub charts: &'a Charts,
     /// `spec.virtualCluster.version`.
@@ -44,22 +44,22 @@ pub struct Seen<'a> {
 /// The upgrade after this observation; `None`: the wanted version runs, or is the first one.
 pub fn next(
     old: Option<&VirtualClusterUpgrade>,
-    seen: &Seen<'_>,
+    observed: &Observed<'_>,
 ) -> Result<Option<VirtualClusterUpgrade>, RenderError> {
-    let runs = |version: &str| seen.running == Some(version);
-    let old = old.filter(|upgrade| !(seen.ready && runs(&upgrade.to)));
+    let runs = |version: &str| observed.running == Some(version);
+    let old = old.filter(|upgrade| !(observed.ready && runs(&upgrade.to)));
     // what has never been ready does not count as running: the version may be set back
-    let base = old.map(|upgrade| upgrade.from.as_str()).or(seen.running).or(seen.reported);
-    let chart = version::choose(seen.charts, seen.wanted, base)?;
+    let base = old.map(|upgrade| upgrade.from.as_str()).or(observed.running).or(observed.reported);
+    let chart = version::choose(observed.charts, observed.wanted, base)?;
     let Some(base) = base else { return Ok(None) };
-    if seen.wanted == base {
+    if observed.wanted == base {
         return Ok(old.filter(|_| !runs(base)).cloned());
     }
-    let fingerprint = fingerprint(chart, seen.values);
-    let same = old.filter(|upgrade| upgrade.to == seen.wanted && upgrade.fingerprint == fingerprint);
+    let fingerprint = fingerprint(chart, observed.values);
+    let same = old.filter(|upgrade| upgrade.to == observed.wanted && upgrade.fingerprint == fingerprint);
     let mut upgrade = same.cloned().unwrap_or_else(|| VirtualClusterUpgrade {
         from: base.into(),
-        to: seen.wanted.into(),
+        to: observed.wanted.into(),
         fingerprint,
         ..VirtualClusterUpgrade::default()
     });
@@ -70,12 +70,12 @@ pub fn next(
     // a time that is still to come is none of this program
     upgrade.since = upgrade
         .since
-        .filter(|since| runs(&upgrade.to) && since.0 <= seen.now)
-        .or_else(|| runs(&upgrade.to).then_some(Time(seen.now)));
-    let late = upgrade.since.as_ref().is_some_and(|since| seen.now.duration_since(since.0) > DEADLINE);
-    if late && seen.charts.0.contains_key(&upgrade.from) {
-        upgrade.failed = Some(Time(seen.now));
-        upgrade.message = Some(seen.why.into());
+        .filter(|since| runs(&upgrade.to) && since.0 <= observed.now)
+        .or_else(|| runs(&upgrade.to).then_some(Time(observed.now)));
+    let late = upgrade.since.as_ref().is_some_and(|since| observed.now.duration_since(since.0) > DEADLINE);
+    if late && observed.charts.0.contains_key(&upgrade.from) {
+        upgrade.failed = Some(Time(observed.now));
+        upgrade.message = Some(observed.why.into());
     }
     Ok(Some(upgrade))
 }
@@ -184,7 +184,7 @@ mod tests {
         /// One pass after this time; what it renders is applied at once, and is not ready.
         fn pass(&mut self, minutes: i64) -> Result<String, RenderError> {
             self.now += SignedDuration::from_mins(minutes);
-            let seen = Seen {
+            let observed = Observed {
                 charts: &self.charts,
                 wanted: self.wanted,
                 values: &self.values,
@@ -194,7 +194,7 @@ mod tests {
                 why: "pod team-a-0: ImagePullBackOff",
                 now: self.now,
             };
-            self.upgrade = next(self.upgrade.as_ref(), &seen)?;
+            self.upgrade = next(self.upgrade.as_ref(), &observed)?;
             let rendered = version(self.upgrade.as_ref(), self.wanted).to_owned();
             self.ready &= rendered == self.running;
             self.running = self.charts.0.keys().find(|v| **v == rendered).map(|v| v.clone().leak()).unwrap();
@@ -344,7 +344,7 @@ mod tests {
     fn first_version_has_no_deadline() {
         let charts = charts(&["0.36.1"]);
         let (values, now) = (json!({}), BEGIN.parse().unwrap());
-        let mut seen = Seen {
+        let mut observed = Observed {
             charts: &charts,
             wanted: "0.36.1",
             values: &values,
@@ -354,11 +354,15 @@ mod tests {
             why: "",
             now,
         };
-        assert_eq!(next(None, &seen).unwrap(), None);
-        seen.running = Some("0.36.1");
-        seen.now += SignedDuration::from_hours(1);
-        assert_eq!(next(None, &seen).unwrap(), None);
-        (seen.running, seen.reported) = (None, Some("0.35.3"));
-        assert_eq!(next(None, &seen).unwrap().map(|u| u.from).as_deref(), Some("0.35.3"), "its workload was deleted");
+        assert_eq!(next(None, &observed).unwrap(), None);
+        observed.running = Some("0.36.1");
+        observed.now += SignedDuration::from_hours(1);
+        assert_eq!(next(None, &observed).unwrap(), None);
+        (observed.running, observed.reported) = (None, Some("0.35.3"));
+        assert_eq!(
+            next(None, &observed).unwrap().map(|u| u.from).as_deref(),
+            Some("0.35.3"),
+            "its workload was deleted"
+        );
     }
 }

@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
-use gputenancy_cluster::write::{FieldManager, present};
+use gputenancy_cluster::{
+    error::sentence,
+    write::{FieldManager, present},
+};
 use gputenancy_crds::{
     metadata::Unmanaged,
     names as labels,
@@ -15,7 +18,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client,
-    api::{DeleteParams, DynamicObject, Preconditions},
+    api::{DeleteParams, DynamicObject, ObjectMeta, Preconditions},
     core::Status,
 };
 use serde_json::Value;
@@ -28,6 +31,57 @@ use crate::{
     names,
     render::objects::{KINDS, Kind, Object},
 };
+
+/// Why this cluster was not read or written for a tenant.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// The operator has not written everything yet.
+    #[error(
+        "waiting for RoleBinding {} in namespace {namespace}, which the operator writes; if it does not come, see PolicyReady of the tenant",
+        names::BINDING
+    )]
+    NotBound {
+        /// The namespace.
+        namespace: String,
+    },
+    /// Another tenant lists the namespace too, and has it.
+    #[error("namespace {namespace} belongs to tenant {tenant}: choose another name in spec.namespaces")]
+    OtherTenant {
+        /// The namespace.
+        namespace: String,
+        /// The tenant that has it.
+        tenant: String,
+    },
+    /// The API server refused a read or a write in the namespace.
+    #[error(
+        "cannot read or write objects in namespace {namespace}: {}. If RoleBinding {} is missing there, see PolicyReady of the tenant; if a quota or a policy is named, change spec.resources or spec.virtualCluster.values",
+        sentence(&**source),
+        names::BINDING
+    )]
+    Refused {
+        /// The namespace.
+        namespace: String,
+        /// The answer.
+        source: Box<kube::Error>,
+    },
+    /// The pods of the control plane are not known.
+    #[error("listing the pods of the control plane: {}", sentence(&**.0))]
+    ControlPlanePods(#[source] Box<kube::Error>),
+    /// The Service of an adopted vCluster is not known.
+    #[error("reading Service {name}: {}", sentence(&**source))]
+    Service {
+        /// Its name.
+        name: String,
+        /// The answer.
+        source: Box<kube::Error>,
+    },
+    /// What charts ask for is not known.
+    #[error("reading version and APIs of this cluster: {}", sentence(&**.0))]
+    Served(#[source] Box<kube::Error>),
+    /// The upgrade is not recorded, so that nothing of it was applied.
+    #[error("writing the state of the upgrade: {}", sentence(&**.0))]
+    Upgrade(#[source] Box<kube::Error>),
+}
 
 /// Most names of one kind that are listed.
 const MOST_NAMES: usize = 2000;
@@ -163,11 +217,29 @@ impl Host {
         Ok((!missing.is_empty()).then(|| missing.join(", ")))
     }
 
-    /// Applies an object and returns its new version. Fields that others have changed are taken back.
-    pub async fn apply(&self, object: &Object) -> kube::Result<Option<String>> {
+    /// Applies an object and returns its new metadata. Fields that others have changed are taken back.
+    pub async fn apply(&self, object: &Object) -> kube::Result<ObjectMeta> {
         let manager = FieldManager::new(names::MANAGER);
         let applied = manager.apply(&self.api(object.kind), &object.name, &object.content).await?;
-        Ok(applied.metadata.resource_version)
+        Ok(applied.metadata)
+    }
+
+    /// Fails unless the operator has bound this program's rights in the namespace for this tenant.
+    pub async fn bound(&self) -> Result<(), HostError> {
+        let not_bound = || HostError::NotBound { namespace: self.namespace.clone() };
+        match self.tenant().await {
+            // without the binding there is no right to look for it
+            Err(kube::Error::Api(status)) if status.is_forbidden() || status.is_not_found() => Err(not_bound()),
+            Err(error) => Err(self.refused(error)),
+            Ok(None) => Err(not_bound()),
+            Ok(Some(tenant)) if tenant == self.tenant => Ok(()),
+            Ok(Some(tenant)) => Err(HostError::OtherTenant { namespace: self.namespace.clone(), tenant }),
+        }
+    }
+
+    /// The error of a read or a write in the namespace.
+    pub fn refused(&self, error: kube::Error) -> HostError {
+        HostError::Refused { namespace: self.namespace.clone(), source: Box::new(error) }
     }
 
     /// Sets the replicas of a workload to zero, and changes nothing else of it.

@@ -5,6 +5,7 @@
 
 use std::{collections::BTreeMap, fmt::Debug};
 
+use gputenancy_cluster::error::sentence;
 use gputenancy_crds::{GpuTenant, Isolation, SharingMode, names as labels};
 use k8s_openapi::api::{core::v1::ConfigMap, node::v1::RuntimeClass};
 use kube::{Api, Client, ResourceExt as _};
@@ -12,14 +13,25 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{
-    connect::bounded,
+    connect::{CallError, bounded, get},
     objects::{Conflict, MOST_CLASSES, SlimMetadata, apply, delete, read},
-    priorities::{self, Unserved},
+    priorities::{self, PolicyUnserved},
 };
 use crate::{
-    cluster::Priorities,
+    host_api::Priorities,
     names::{CATALOG, CATALOG_NAMESPACE, MANAGED_BY},
 };
+
+/// Why the catalog or the classes inside are not as they should be.
+#[derive(Debug, thiserror::Error)]
+pub enum CatalogError {
+    /// A request inside has failed.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// The values of the classes are not known.
+    #[error("listing the PriorityClasses of this cluster: {}", sentence(&**.0))]
+    PriorityClasses(#[source] Box<kube::Error>),
+}
 
 /// Key of the catalog in its `ConfigMap`.
 const KEY: &str = "profiles.yaml";
@@ -157,8 +169,8 @@ pub async fn show(
     text: &str,
     classes: Classes<'_>,
     conflict: Conflict,
-    unserved: &mut Option<Unserved>,
-) -> Result<(), String> {
+    unserved: &mut Option<PolicyUnserved>,
+) -> Result<(), CallError> {
     // each is written although another one fails
     let profiles = show_profiles(client, text).await;
     let runtime = show_classes(client, classes.runtime, conflict).await;
@@ -167,7 +179,7 @@ pub async fn show(
 }
 
 /// Deletes the catalog and the classes, as far as they are this program's.
-pub async fn remove(client: &Client) -> Result<(), String> {
+pub async fn remove(client: &Client) -> Result<(), CallError> {
     show_classes(client, &[], Conflict::Keep).await?;
     priorities::remove(client).await?;
     let what = described();
@@ -186,7 +198,7 @@ fn profiles_path() -> String {
     format!("/api/v1/namespaces/{CATALOG_NAMESPACE}/configmaps/{CATALOG}")
 }
 
-async fn show_profiles(client: &Client, text: &str) -> Result<(), String> {
+async fn show_profiles(client: &Client, text: &str) -> Result<(), CallError> {
     let what = described();
     if read(client, &what, &profiles_path()).await?.is_some_and(|catalog: SlimCatalog| catalog.is(text)) {
         return Ok(());
@@ -200,12 +212,11 @@ async fn show_profiles(client: &Client, text: &str) -> Result<(), String> {
 }
 
 /// The API server inside refuses pods whose `RuntimeClass` it does not have.
-async fn show_classes(client: &Client, wanted: &[String], conflict: Conflict) -> Result<(), String> {
+async fn show_classes(client: &Client, wanted: &[String], conflict: Conflict) -> Result<(), CallError> {
     let what = "RuntimeClasses of the virtual cluster";
     let selector = format!("{}%3D{MANAGED_BY}", labels::MANAGED_BY_LABEL);
     let path = format!("/apis/node.k8s.io/v1/runtimeclasses?labelSelector={selector}&limit={MOST_CLASSES}");
-    let request = http::Request::get(path).body(Vec::new()).map_err(|error| format!("{what}: {error}"))?;
-    let mut live = bounded(what, client.request::<SlimClasses>(request)).await?.items;
+    let mut live = get::<SlimClasses>(client, what, &path, None).await?.items;
     live.truncate(MOST_CLASSES);
     let (applied, stale) = changes(wanted, &live);
     let api = Api::<RuntimeClass>::all(client.clone());
@@ -316,7 +327,7 @@ mod tests {
     }
 
     /// The writes of this work to an API server inside, whose catalog and `RuntimeClass` `nvidia` are of this author.
-    async fn writes(author: &'static str, work: impl AsyncFnOnce(&Client) -> Result<(), String>) -> Vec<String> {
+    async fn writes(author: &'static str, work: impl AsyncFnOnce(&Client) -> Result<(), CallError>) -> Vec<String> {
         let server = MockServer::new(move |request: &Request| match request.name() {
             _ if request.is_write() => Answer::success(),
             // the request selects this program's

@@ -8,13 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_cluster::write::{FieldManager, present};
 use gputenancy_crds::{GpuTenant, names::is_gpu_resource};
-use http::Request;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, Client};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::connect::bounded;
+use super::connect::{CallError, bounded, get};
 use crate::names::MANAGER;
 
 /// Most nodes that are shown and changed in one pass.
@@ -42,9 +41,16 @@ struct SlimStatus {
 }
 
 /// Nodes inside.
-#[derive(Deserialize)]
+#[derive(Deserialize, Debug)]
 pub struct Nodes {
     items: Vec<SlimNode>,
+}
+
+impl Nodes {
+    /// Their number.
+    pub fn count(&self) -> usize {
+        self.items.len()
+    }
 }
 
 /// Amounts by resource.
@@ -60,46 +66,20 @@ pub fn budget(tenant: &GpuTenant) -> Amounts {
     budget
 }
 
-/// The tenant's use by resource, as the operator reports it.
-pub fn used(tenant: &GpuTenant) -> Amounts {
-    let mut used = Amounts::new();
-    for gpu in tenant.status.iter().flat_map(|s| &s.gpus) {
-        *used.entry(gpu.resource_name.clone()).or_default() += i64::from(gpu.used);
-    }
-    used
-}
-
-/// What synced pods request, and of when that is.
+/// What synced pods request, by node of this cluster, whose name the node inside has.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Requests {
-    /// By node of this cluster, whose name the node inside has.
-    by_node: BTreeMap<String, Amounts>,
-    /// Nodes with any synced pod.
-    nodes: BTreeSet<String>,
-    /// A pod that requests a GPU has no node yet.
-    unbound: bool,
-    /// The tenant's use then.
-    used: Amounts,
-}
+pub struct Requests(BTreeMap<String, Amounts>);
 
 impl Requests {
-    /// Of these synced pods, listed when the tenant's use was `used`.
-    pub fn of(synced: &[Pod], used: Amounts) -> Self {
-        let node = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
-        let waits =
-            |pod: &&Pod| node(pod).is_none() && pod.metadata.deletion_timestamp.is_none() && !gpus(pod).is_empty();
-        Self {
-            by_node: requested(synced),
-            nodes: synced.iter().filter_map(node).collect(),
-            unbound: synced.iter().any(|pod| waits(&pod)),
-            used,
-        }
+    /// Of these synced pods.
+    pub fn of(synced: &[Pod]) -> Self {
+        Self(requested(synced))
     }
 
-    /// Pods may have come, gone or been bound since: the use is another one, a pod had no node, or a node inside has no known pod.
-    pub fn outdated(&self, used: &Amounts, inside: &Nodes) -> bool {
-        let unknown = |node: &SlimNode| !self.nodes.contains(&node.metadata.name);
-        self.unbound || self.used != *used || inside.items.iter().take(MOST_NODES).any(unknown)
+    /// The syncer has not made each node on which a pod requests a GPU.
+    pub fn awaits_nodes(&self, inside: &Nodes) -> bool {
+        let known: BTreeSet<&str> = inside.items.iter().map(|node| node.metadata.name.as_str()).collect();
+        self.0.keys().any(|node| !known.contains(node.as_str()))
     }
 }
 
@@ -181,17 +161,15 @@ fn gpus(pod: &Pod) -> Amounts {
 }
 
 /// The nodes inside.
-pub async fn list(client: &Client) -> Result<Nodes, String> {
-    let what = "listing nodes of the virtual cluster";
-    let request = Request::get(format!("/api/v1/nodes?limit={MOST_NODES}")).body(Vec::new());
-    let request = request.map_err(|error| format!("{what}: {error}"))?;
-    bounded(what, client.request(request)).await
+pub async fn list(client: &Client) -> Result<Nodes, CallError> {
+    let path = format!("/api/v1/nodes?limit={MOST_NODES}");
+    get(client, "listing nodes of the virtual cluster", &path, None).await
 }
 
 /// Makes these nodes inside show the budget; returns their number.
-pub async fn show(client: &Client, nodes: &Nodes, budget: &Amounts, requests: &Requests) -> Result<usize, String> {
+pub async fn show(client: &Client, nodes: &Nodes, budget: &Amounts, requests: &Requests) -> Result<usize, CallError> {
     let nodes = &nodes.items;
-    let shown = capacities(budget, nodes.iter().map(|n| n.metadata.name.as_str()), &requests.by_node);
+    let shown = capacities(budget, nodes.iter().map(|n| n.metadata.name.as_str()), &requests.0);
     let api: Api<Node> = Api::all(client.clone());
     for node in nodes.iter().take(MOST_NODES) {
         let name = node.metadata.name.as_str();
@@ -258,24 +236,17 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_read_again_when_a_pod_may_have_been_bound() {
-        let used = |n| amounts(&[("nvidia.com/gpu", n)]);
+    fn node_of_a_pod_with_a_gpu_is_awaited_until_the_syncer_has_made_it() {
         let inside = |names: &[&str]| -> Nodes {
             let items: Vec<Value> = names.iter().map(|name| json!({"metadata": {"name": name}})).collect();
             serde_json::from_value(json!({"items": items})).unwrap()
         };
         let mut dns = pod(Some("cpu-1"), "Running");
         dns.spec.as_mut().unwrap().containers.clear();
-        let before = Requests::of(std::slice::from_ref(&dns), used(0));
-        assert!(!before.outdated(&used(0), &inside(&["cpu-1"])), "at rest nothing is read");
-        assert!(before.outdated(&used(2), &inside(&["cpu-1"])), "the quota has admitted a pod");
-        let admitted = Requests::of(&[dns.clone(), pod(None, "Pending")], used(2));
-        assert!(admitted.outdated(&used(2), &inside(&["cpu-1"])), "its node is not known yet");
-        assert!(!Requests::of(&[pod(None, "Succeeded")], used(2)).outdated(&used(2), &inside(&[])));
-        let bound = Requests::of(&[dns, pod(Some("gpu-1"), "Running")], used(2));
-        assert!(!bound.outdated(&used(2), &inside(&["cpu-1", "gpu-1"])));
-        assert!(bound.outdated(&used(2), &inside(&["cpu-1", "gpu-1", "gpu-2"])), "a node with a pod that came since");
-        let shown = capacities(&used(2), ["cpu-1", "gpu-1"], &bound.by_node);
+        let requests = Requests::of(&[dns, pod(Some("gpu-1"), "Running"), pod(Some("gpu-2"), "Succeeded")]);
+        assert!(requests.awaits_nodes(&inside(&["cpu-1"])));
+        assert!(!requests.awaits_nodes(&inside(&["gpu-1"])), "other nodes show nothing that a pod requests");
+        let shown = capacities(&amounts(&[("nvidia.com/gpu", 2)]), ["cpu-1", "gpu-1"], &requests.0);
         assert_eq!((shown["cpu-1"]["nvidia.com/gpu"], shown["gpu-1"]["nvidia.com/gpu"]), (0, 2));
     }
 }

@@ -4,12 +4,11 @@ use std::{collections::BTreeMap, fmt::Debug};
 
 use gputenancy_cluster::write::{FieldManager, present};
 use gputenancy_crds::names as labels;
-use http::Request;
 use kube::{Api, Client, Resource, api::DeleteParams};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::connect::bounded;
+use super::connect::{CallError, bounded, get};
 use crate::names::{MANAGED_BY, MANAGER};
 
 /// Most classes of one kind of this program that are read in one pass.
@@ -42,13 +41,17 @@ pub enum Conflict {
 }
 
 /// The object at this path, if it exists.
-pub async fn read<T: DeserializeOwned>(client: &Client, what: &str, path: &str) -> Result<Option<T>, String> {
-    let request = Request::get(path).body(Vec::new()).map_err(|error| format!("{what}: {error}"))?;
-    bounded(what, async { present(client.request::<T>(request).await) }).await
+pub async fn read<T: DeserializeOwned>(client: &Client, what: &str, path: &str) -> Result<Option<T>, CallError> {
+    match get(client, what, path, None).await {
+        Err(CallError::Refused { source, .. }) if matches!(&*source, kube::Error::Api(status) if status.is_not_found()) => {
+            Ok(None)
+        }
+        answer => answer.map(Some),
+    }
 }
 
 /// Applies an object. One that cannot be changed, such as an immutable `ConfigMap` or a `RuntimeClass` with another handler, is made again.
-pub async fn apply<K>(api: &Api<K>, what: &str, name: &str, object: &Value) -> Result<(), String>
+pub async fn apply<K>(api: &Api<K>, what: &str, name: &str, object: &Value) -> Result<(), CallError>
 where
     K: Resource + Clone + DeserializeOwned + Debug,
 {

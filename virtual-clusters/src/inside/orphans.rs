@@ -10,12 +10,11 @@ use std::{
 };
 
 use gputenancy_crds::virtual_pod::{HostPod, Origin, attribute};
-use http::header::ACCEPT;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use serde::Deserialize;
 
-use super::connect::bounded;
+use super::connect::{CallError, get};
 
 /// How long a host pod must be without its pod inside: the syncer needs seconds, and the two lists are not of the same time.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -29,6 +28,26 @@ const MOST_TOKEN: usize = 1024;
 const DEFAULT_GRACE: i64 = 30;
 /// Metadata only: the team chooses the size of its pods.
 const METADATA: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+
+/// Why the pods inside are not known.
+#[derive(Debug, thiserror::Error)]
+pub enum PodsError {
+    /// A page was not read.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// A page has more pods than were asked for: a list that is cut would make pods look deleted.
+    #[error("{LISTING}: the API server inside does not keep to the limit of a page")]
+    Limit,
+    /// The token of the next page would be a part of a URL.
+    #[error("{LISTING}: the token of the next page is not one of Kubernetes")]
+    Token,
+    /// There are more pods than are compared.
+    #[error("{LISTING}: it has more than {}", PAGE * MOST_PAGES)]
+    TooMany,
+}
+
+/// The request for a page, in errors.
+const LISTING: &str = "listing pods of the virtual cluster";
 
 /// What is read of a pod inside.
 #[derive(Deserialize, Debug, Clone, Default)]
@@ -125,30 +144,25 @@ fn grace(pod: &Pod) -> u32 {
 }
 
 /// The pods of the virtual cluster.
-pub async fn pods(client: &Client) -> Result<Vec<PodInside>, String> {
-    let what = "listing pods of the virtual cluster";
+pub async fn pods(client: &Client) -> Result<Vec<PodInside>, PodsError> {
     let (mut all, mut token) = (Vec::new(), String::new());
     for _ in 0..MOST_PAGES {
         let path = format!("/api/v1/pods?limit={PAGE}&continue={token}");
-        let request = http::Request::get(path).header(ACCEPT, METADATA).body(Vec::new());
-        let request = request.map_err(|error| format!("{what}: {error}"))?;
-        let page: Page = bounded(what, client.request(request)).await?;
-        // a list that is cut would make pods look deleted
+        let page: Page = get(client, LISTING, &path, Some(METADATA)).await?;
         if page.items.len() > PAGE {
-            return Err(format!("{what}: the API server inside does not keep to the limit of a page"));
+            return Err(PodsError::Limit);
         }
         all.extend(page.items);
         token = page.metadata.next;
         if token.is_empty() {
             return Ok(all);
         }
-        // it becomes part of a URL
         let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'=' | b'.');
         if token.len() > MOST_TOKEN || !token.bytes().all(allowed) {
-            return Err(format!("{what}: the token of the next page is not one of Kubernetes"));
+            return Err(PodsError::Token);
         }
     }
-    Err(format!("{what}: it has more than {}", PAGE * MOST_PAGES))
+    Err(PodsError::TooMany)
 }
 
 #[cfg(test)]
@@ -156,6 +170,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use gputenancy_cluster::testing::{MockServer, Request};
+    use http::header::ACCEPT;
     use serde_json::{Value, json};
 
     use super::*;
@@ -275,7 +290,7 @@ mod tests {
     }
 
     /// Lists the pods of an API server with these tokens of its pages; returns their UIDs, and the queries.
-    async fn listed(tokens: &'static [&'static str]) -> (Result<Vec<String>, String>, Vec<String>) {
+    async fn listed(tokens: &'static [&'static str]) -> (Result<Vec<String>, PodsError>, Vec<String>) {
         let pages = AtomicUsize::default();
         let server = MockServer::new(move |request: &Request| {
             assert_eq!(request.headers[ACCEPT], METADATA);
@@ -299,8 +314,8 @@ mod tests {
     #[tokio::test]
     async fn list_without_an_end_or_with_a_forged_token_is_refused() {
         let (found, queries) = listed(&["a&fieldSelector=x"]).await;
-        assert!(found.unwrap_err().contains("token") && queries.len() == 1);
+        assert!(found.unwrap_err().to_string().contains("token") && queries.len() == 1);
         let (found, queries) = listed(&["a"; MOST_PAGES]).await;
-        assert!(found.unwrap_err().contains("more than 10000") && queries.len() == MOST_PAGES);
+        assert!(found.unwrap_err().to_string().contains("more than 10000") && queries.len() == MOST_PAGES);
     }
 }

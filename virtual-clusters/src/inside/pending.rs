@@ -14,7 +14,10 @@ use k8s_openapi::{
 };
 use kube::{Client, ResourceExt as _};
 
-use super::refusals::{SlimObject, create};
+use super::{
+    connect::CallError,
+    refusals::{SlimObject, create},
+};
 
 /// Most events that are made in one pass; further pods get theirs in the next.
 const MOST_MADE: usize = 20;
@@ -96,7 +99,11 @@ fn text(tenant: &GpuTenant, requests: &BTreeMap<&str, i64>) -> Option<String> {
 }
 
 /// Makes the events that are missing. `announced`: UIDs of pods that have theirs; those that no longer wait are removed from it.
-pub async fn explain(client: &Client, waiting: Vec<Waiting>, announced: &mut BTreeSet<String>) -> Result<(), String> {
+pub async fn explain(
+    client: &Client,
+    waiting: Vec<Waiting>,
+    announced: &mut BTreeSet<String>,
+) -> Result<(), CallError> {
     announced.retain(|uid| waiting.iter().any(|w| w.pod.uid == *uid));
     let missing: Vec<_> = waiting.into_iter().filter(|w| !announced.contains(&w.pod.uid)).take(MOST_TRIED).collect();
     let (mut made, mut failure) = (0, None);

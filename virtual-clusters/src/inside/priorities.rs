@@ -22,11 +22,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    connect::bounded,
+    connect::{CallError, bounded, get},
     objects::{Conflict, MOST_CLASSES, SlimMetadata, apply, delete, read},
 };
 use crate::{
-    cluster::{Priorities, Priority},
+    host_api::{Priorities, Priority},
     names::{MANAGED_BY, MANAGER},
 };
 
@@ -68,7 +68,7 @@ struct SlimPolicy {
 
 /// An API server inside that does not serve the policy: it is of a Kubernetes before 1.36.
 #[derive(Clone, Debug)]
-pub struct Unserved {
+pub struct PolicyUnserved {
     version: Option<String>,
     at: Instant,
 }
@@ -104,13 +104,12 @@ pub async fn show(
     client: &Client,
     wanted: &Priorities,
     conflict: Conflict,
-    unserved: &mut Option<Unserved>,
-) -> Result<(), String> {
+    unserved: &mut Option<PolicyUnserved>,
+) -> Result<(), CallError> {
     let what = "PriorityClasses of the virtual cluster";
     let selector = format!("{}%3D{MANAGED_BY}", labels::MANAGED_BY_LABEL);
     let path = format!("/apis/scheduling.k8s.io/v1/priorityclasses?labelSelector={selector}&limit={MOST_CLASSES}");
-    let request = http::Request::get(path).body(Vec::new()).map_err(|error| format!("{what}: {error}"))?;
-    let mut live = bounded(what, client.request::<SlimClasses>(request)).await?.items;
+    let mut live = get::<SlimClasses>(client, what, &path, None).await?.items;
     live.truncate(MOST_CLASSES);
     let (applied, stale) = changes(wanted, &live);
     let api = Api::<PriorityClass>::all(client.clone());
@@ -135,7 +134,7 @@ pub async fn show(
 }
 
 /// Deletes classes and policy, as far as they are this program's.
-pub async fn remove(client: &Client) -> Result<(), String> {
+pub async fn remove(client: &Client) -> Result<(), CallError> {
     show(client, &Priorities::new(), Conflict::Keep, &mut None).await?;
     carry(client, false).await.map(drop)
 }
@@ -148,7 +147,11 @@ fn object(name: &str, Priority { value, preemption }: &Priority) -> Value {
 }
 
 /// Writes policy and binding unless the API server is known not to serve them.
-async fn carry_if_served(client: &Client, wanted: bool, unserved: &mut Option<Unserved>) -> Result<(), String> {
+async fn carry_if_served(
+    client: &Client,
+    wanted: bool,
+    unserved: &mut Option<PolicyUnserved>,
+) -> Result<(), CallError> {
     if let Some(known) = unserved.as_ref().filter(|known| wanted && known.at.elapsed() < RETRY)
         && known.version == version(client).await?
     {
@@ -157,19 +160,19 @@ async fn carry_if_served(client: &Client, wanted: bool, unserved: &mut Option<Un
     *unserved = if carry(client, wanted).await? {
         None
     } else {
-        Some(Unserved { version: version(client).await?, at: Instant::now() })
+        Some(PolicyUnserved { version: version(client).await?, at: Instant::now() })
     };
     Ok(())
 }
 
 /// Version of the API server inside.
-async fn version(client: &Client) -> Result<Option<String>, String> {
+async fn version(client: &Client) -> Result<Option<String>, CallError> {
     let found: Option<SlimVersion> = read(client, "version of the virtual cluster", "/version").await?;
     Ok(found.map(|found| found.git_version))
 }
 
 /// Writes policy and binding, or deletes them; false: the API server inside does not serve them.
-async fn carry(client: &Client, wanted: bool) -> Result<bool, String> {
+async fn carry(client: &Client, wanted: bool) -> Result<bool, CallError> {
     for (kind, plural, spec) in policy() {
         let (what, path) =
             (format!("{kind} {POLICY} of the virtual cluster"), format!("{ADMISSION}/{plural}/{POLICY}"));
@@ -266,7 +269,7 @@ mod tests {
         objects: BTreeMap<String, Value>,
         served: bool,
         wanted: &Priorities,
-        (conflict, unserved): (Conflict, &mut Option<Unserved>),
+        (conflict, unserved): (Conflict, &mut Option<PolicyUnserved>),
     ) -> Vec<String> {
         let inside = MockServer::new(move |request: &Request| {
             let path = &request.path;
@@ -351,7 +354,7 @@ mod tests {
         let version = |version: &str| ("/version".to_owned(), json!({"gitVersion": version}));
         let mut unserved = None;
         let mut pass = async |of: &str, served: bool, age: Duration| {
-            if let Some(Unserved { at, .. }) = unserved.as_mut() {
+            if let Some(PolicyUnserved { at, .. }) = unserved.as_mut() {
                 *at = at.checked_sub(age).unwrap();
             }
             let objects = [class("high", 1000, MANAGED_BY), version(of)].into();

@@ -12,7 +12,6 @@ use gputenancy_crds::{
     reasons::{self, Reason},
     words::counted,
 };
-use http::Request;
 use k8s_openapi::{
     api::core::v1::{Event, EventSource, ObjectReference},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
@@ -22,7 +21,7 @@ use kube::{Api, Client, ResourceExt as _, api::PostParams};
 use serde::{Deserialize, de::DeserializeOwned};
 use sha2::{Digest as _, Sha256};
 
-use super::connect::bounded;
+use super::connect::{CallError, bounded, get};
 use crate::{hex::hex, names::MANAGER};
 
 /// Most events that are read in one pass.
@@ -173,20 +172,36 @@ fn event(pod: &SlimObject, reason: Reason, message: String, now: Timestamp) -> E
     }
 }
 
-/// The pods that the quota refuses, of the first [`MOST_READ`] events; some of them may run meanwhile, or be gone.
-pub async fn find(client: &Client, tenant: &GpuTenant) -> Result<Vec<Refusal>, String> {
-    let events: SlimEvents = list(client, SYNCER_REASON).await?;
-    Ok(refusals(tenant, &events.items))
+/// The pods that the quota refuses, and those of them that have an event of this program.
+#[derive(Debug, Default)]
+pub struct Refusals {
+    /// Of the first [`MOST_READ`] events; some of the pods may run meanwhile, or be gone.
+    pub all: Vec<Refusal>,
+    explained: Vec<SlimEvent>,
 }
 
-/// Makes the events that are missing.
-pub async fn explain(client: &Client, refusals: &[Refusal]) -> Result<(), String> {
-    if refusals.is_empty() {
-        return Ok(());
+impl Refusals {
+    /// Those without an event of this program.
+    pub fn unexplained(&self) -> Vec<Refusal> {
+        missing(&self.all, &self.explained).cloned().collect()
     }
-    let noted: SlimEvents = list(client, reasons::BUDGET_USED.as_str()).await?;
+}
+
+/// Reads the events of the syncer and those of this program.
+pub async fn find(client: &Client, tenant: &GpuTenant) -> Result<Refusals, CallError> {
+    let events: SlimEvents = list(client, SYNCER_REASON).await?;
+    let all = refusals(tenant, &events.items);
+    if all.is_empty() {
+        return Ok(Refusals::default());
+    }
+    let explained: SlimEvents = list(client, reasons::BUDGET_USED.as_str()).await?;
+    Ok(Refusals { all, explained: explained.items })
+}
+
+/// Makes an event about each of these.
+pub async fn explain(client: &Client, refusals: &[Refusal]) -> Result<(), CallError> {
     let (mut made, mut failure) = (0, None);
-    for Refusal { pod, message, .. } in missing(refusals, &noted.items).take(MOST_TRIED) {
+    for Refusal { pod, message, .. } in refusals.iter().take(MOST_TRIED) {
         // one that fails, as in a namespace that ends, must not keep the others from theirs
         match create(client, pod, reasons::BUDGET_USED, message.clone()).await {
             Ok(new) => made += usize::from(new),
@@ -206,7 +221,12 @@ fn missing<'a>(refusals: &'a [Refusal], noted: &[SlimEvent]) -> impl Iterator<It
 }
 
 /// Makes an event about a pod inside; returns whether it is new.
-pub(super) async fn create(client: &Client, pod: &SlimObject, reason: Reason, message: String) -> Result<bool, String> {
+pub(super) async fn create(
+    client: &Client,
+    pod: &SlimObject,
+    reason: Reason,
+    message: String,
+) -> Result<bool, CallError> {
     let api: Api<Event> = Api::namespaced(client.clone(), &pod.namespace);
     let event = event(pod, reason, message, Timestamp::now());
     let created = async {
@@ -219,11 +239,9 @@ pub(super) async fn create(client: &Client, pod: &SlimObject, reason: Reason, me
     bounded("creating an event in the virtual cluster", created).await
 }
 
-async fn list<T: DeserializeOwned>(client: &Client, reason: &str) -> Result<T, String> {
-    let what = "listing events of the virtual cluster";
+async fn list<T: DeserializeOwned>(client: &Client, reason: &str) -> Result<T, CallError> {
     let path = format!("/api/v1/events?limit={MOST_READ}&fieldSelector=reason%3D{reason}%2CinvolvedObject.kind%3DPod");
-    let request = Request::get(path).body(Vec::new()).map_err(|error| format!("{what}: {error}"))?;
-    bounded(what, client.request(request)).await
+    get(client, "listing events of the virtual cluster", &path, None).await
 }
 
 #[cfg(test)]

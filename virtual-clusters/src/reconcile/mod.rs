@@ -1,58 +1,58 @@
-//! One virtual cluster: render, apply, connect, show the budget, report.
+//! One virtual cluster: observe, decide, write, report.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use gputenancy_cluster::{error::sentence, events::EventType};
+use gputenancy_cluster::events::EventType;
 use gputenancy_crds::{
     GpuTenant, VIRTUAL_CLUSTER_FINALIZER, VirtualCluster, VirtualClusterBackend, VirtualClusterStatus,
-    backoff::Backoff,
-    reasons::{self, Reason},
+    backoff::Backoff, reasons,
 };
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
+use self::{
+    observe::Namespace,
+    rendered::{Rendered, RenderedError},
+    step::{Observation, Step, step},
+};
 use crate::{
     access,
-    backend::{self, external},
-    context::{Context, Input, Memory},
+    context::Context,
     decide::{
-        self, ControlPlane,
-        conditions::{self, Facts, Progress},
-        report::Report,
-        suspicious, upgrade,
+        self, ControlPlane, adoption,
+        conditions::{self, Facts, InsideOutcome, Outcome, PolicyState},
+        upgrade,
     },
-    host::{Host, Live, Policy},
-    inside::nodes::{self, Requests},
-    names,
-    render::{
-        RenderError,
-        objects::{self, Replicas},
-        values,
-    },
-    teardown::{self, Outcome},
+    host::Host,
+    memory::Memory,
+    render::objects,
+    teardown::{self, Removal},
     tenant::{apply_status, set_finalizer},
 };
 
-/// Interval of the passes that show the budget inside, and of all passes while something is not ready.
-const INTERVAL: Duration = Duration::from_secs(4);
-/// Interval of the passes that compare all objects, while all is ready; and of all passes while the virtual cluster is paused.
-const FULL_INTERVAL: Duration = Duration::from_secs(30);
-/// Intervals after failures inside: a server that does not answer takes most of a minute of a pass, which other tenants wait for.
-const RETRY: Backoff = Backoff::new(INTERVAL, Duration::from_mins(2));
-/// Time after which a stopped control plane has no pod: its grace period is 15 seconds. Pods of others may have its labels.
-const STOPPED: SignedDuration = SignedDuration::from_mins(2);
-/// Interval after a refused spec or write.
+/// Interval while something is awaited that no watch reports: an object that was written, or what the syncer makes inside.
+const AWAITING: Duration = Duration::from_secs(4);
+/// Interval while all is ready: the API server inside is the team's, so it is read and not watched.
+const INSIDE_INTERVAL: Duration = Duration::from_secs(30);
+/// Intervals after failures inside: a server that does not answer takes most of a minute of a reconcile, which other tenants wait for.
+const RETRY: Backoff = Backoff::new(AWAITING, Duration::from_mins(2));
+/// Interval after a refused spec or a failed rendering.
 const REFUSED_INTERVAL: Duration = Duration::from_secs(15);
+/// Shortest time between two reconciles of one tenant: a team decides how often objects of its namespace change.
+const SHORTEST: Duration = Duration::from_secs(1);
 /// Shortest time between two events about one tenant: a team decides how often its API server answers.
 const EVENT_INTERVAL: Duration = Duration::from_mins(1);
 
-/// One pass; returns the time until the next.
+/// One reconcile; returns the time after which another is needed without a change.
 pub async fn reconcile(tenant: &GpuTenant, context: &Context) -> kube::Result<Option<Duration>> {
     let finalized = tenant.finalizers().iter().any(|f| f == VIRTUAL_CLUSTER_FINALIZER);
     let deleted = tenant.metadata.deletion_timestamp.is_some();
     let name = tenant.name_any();
     let status = tenant.status.as_ref().and_then(|s| s.virtual_cluster.as_ref());
-    let installed = backend::installed(status).filter(|_| finalized);
+    let installed = decide::installed(status).filter(|_| finalized);
     // the field was removed and written again with another backend, before the virtual cluster of the former one was deleted
     let same = |cluster: &VirtualCluster| installed.is_none_or(|backend| backend == cluster.backend);
     match &tenant.spec.virtual_cluster {
@@ -64,7 +64,6 @@ pub async fn reconcile(tenant: &GpuTenant, context: &Context) -> kube::Result<Op
             if !finalized {
                 set_finalizer(&context.client, tenant, true).await?;
             }
-            let input = Input::of(tenant);
             let memory = context.memory().get(&name).cloned();
             // a tenant that is remembered has it, and the watch has not delivered it yet
             if installed.is_none() && memory.is_none() {
@@ -80,16 +79,16 @@ pub async fn reconcile(tenant: &GpuTenant, context: &Context) -> kube::Result<Op
                 upgrade: status.and_then(|status| status.upgrade.clone()),
                 ..Memory::default()
             });
-            if let Some((_, at)) = memory.last.as_ref().filter(|(last, at)| *last == input && at.elapsed() < INTERVAL) {
-                return Ok(Some(INTERVAL.saturating_sub(at.elapsed())));
+            if let Some(last) = memory.last.filter(|last| last.elapsed() < SHORTEST) {
+                return Ok(Some(SHORTEST.saturating_sub(last.elapsed())));
             }
-            measured(context, Box::pin(pass(tenant, cluster, context, (memory, input)))).await.map(Some)
+            measured(context, Box::pin(converge(tenant, cluster, context, memory))).await.map(Some)
         }
         _ if !finalized => {
-            context.forget(&tenant.name_any());
+            context.forget(&name);
             Ok(None)
         }
-        _ => measured(context, Box::pin(removal(tenant, context))).await,
+        _ => measured(context, Box::pin(remove(tenant, context))).await,
     }
 }
 
@@ -103,19 +102,19 @@ async fn measured<T>(context: &Context, work: impl Future<Output = kube::Result<
 }
 
 /// One step of the removal; returns the time until the next.
-async fn removal(tenant: &GpuTenant, context: &Context) -> kube::Result<(Option<Duration>, bool)> {
+async fn remove(tenant: &GpuTenant, context: &Context) -> kube::Result<(Option<Duration>, bool)> {
     let name = tenant.name_any();
     context.memory().remove(&name);
     let status = tenant.status.as_ref().and_then(|s| s.virtual_cluster.as_ref());
     // nothing was written yet; or the status is gone after a removal, and with it which volumes are kept and that a virtual cluster was adopted
-    if backend::installed(status).is_none() {
+    if decide::installed(status).is_none() {
         set_finalizer(&context.client, tenant, false).await?;
         context.metrics.forget(&name);
         return Ok((None, false));
     }
     let removed = match teardown::run(tenant, context).await? {
-        Outcome::Again(after) => return Ok((Some(after), false)),
-        Outcome::Done(removed) => removed,
+        Removal::Requeue(after) => return Ok((Some(after), false)),
+        Removal::Done(removed) => removed,
     };
     // before the finalizer: what names the volumes that are kept must not be lost by a restart
     let event_type = if removed.left.is_some() { EventType::Warning } else { EventType::Normal };
@@ -128,48 +127,155 @@ async fn removal(tenant: &GpuTenant, context: &Context) -> kube::Result<(Option<
     Ok((None, false))
 }
 
-/// Brings a virtual cluster closer to its spec, and reports; returns the time until the next pass, and whether this cluster's API server
-/// refused something or did not answer.
-async fn pass(
+/// Brings a virtual cluster closer to its spec, and reports; returns the requeue, and whether this cluster's API server refused something or did
+/// not answer.
+async fn converge(
     tenant: &GpuTenant,
     cluster: &VirtualCluster,
     context: &Context,
-    (mut memory, input): (Memory, Input),
+    mut memory: Memory,
 ) -> kube::Result<(Duration, bool)> {
-    let (name, now) = (tenant.name_any(), Timestamp::now());
+    memory.last = Some(Instant::now());
+    let (outcome, awaits) = attempt(tenant, cluster, context, &mut memory).await;
+    report(tenant, cluster, context, (&outcome, awaits), memory).await
+}
+
+/// Observes, decides and writes. What fails is in the outcome, and is tried again. Returns also whether something is awaited that no watch reports.
+async fn attempt(
+    tenant: &GpuTenant,
+    cluster: &VirtualCluster,
+    context: &Context,
+    memory: &mut Memory,
+) -> (Outcome, bool) {
+    let (name, now, instant) = (tenant.name_any(), Timestamp::now(), Instant::now());
+    let host = Host::new(context.client.clone(), &objects::namespace_of(tenant), &name);
+    // observe
+    let namespace = match observe::namespace(tenant, cluster, context, &host).await {
+        Ok(namespace) => namespace,
+        Err(error) => return (Outcome { failed: Some(error), ..Outcome::default() }, true),
+    };
+    let renders = cluster.backend == VirtualClusterBackend::Helm && namespace.missing_policy.is_none();
+    let rendered = if renders {
+        Some(rendered::rendered(tenant, cluster, (context, &namespace, memory), now).await)
+    } else {
+        None
+    };
+    let state =
+        decide::control_plane(&name, step::replicas(cluster, &namespace), &namespace.live, &namespace.control_plane);
+    let serves = state == ControlPlane::Ready;
+    if !serves {
+        (memory.failures, memory.inside) = (0, None);
+    }
+    let inside = if serves && inside_is_due(memory, instant) {
+        Some(observe::inside(tenant, cluster, (context, &host, &namespace), memory).await)
+    } else {
+        None
+    };
+    // decide
+    let (rendered_ref, inside_ref) = (rendered.as_ref(), inside.as_ref());
+    let observation = Observation {
+        tenant,
+        cluster,
+        namespace: &namespace,
+        rendered: rendered_ref,
+        inside: inside_ref,
+        now,
+        instant,
+    };
+    let step = step(&observation, memory);
+    if let Some(Ok(Rendered { key, objects, .. })) = &rendered {
+        memory.rendered = Some((key.clone(), objects.clone()));
+    }
+    // write
+    let written = execute::host(tenant, context, &host, (&step, &namespace.live), memory).await;
+    let synced = namespace.synced.as_deref().unwrap_or_default();
+    // what was read inside shortly before is older than this change
+    let mut awaits = written.any || !memory.orphans.is_empty() || (serves && inside.is_none());
+    let found = match (inside, &step.inside) {
+        (Some(Ok(inside)), Some(order)) => {
+            awaits |= inside.nodes.as_ref().is_ok_and(|nodes| order.awaits(nodes));
+            Some(execute::inside(tenant, cluster, (context, &host), (inside, order, synced), (memory, now)).await)
+        }
+        (Some(Err(error)), _) => Some(InsideOutcome::unreachable(error)),
+        _ => None,
+    };
+    if let Some(found) = found {
+        memory.failures = if found.failed() { memory.failures.saturating_add(1) } else { 0 };
+        memory.inside = Some((instant, Arc::new(found)));
+    }
+    (outcome(tenant, cluster, (namespace, rendered), (&step, written), memory), awaits)
+}
+
+/// The API server inside was not read shortly before.
+fn inside_is_due(memory: &Memory, now: Instant) -> bool {
+    memory.inside.as_ref().is_none_or(|(at, _)| now.duration_since(*at) >= retry(memory))
+}
+
+/// The interval while something is awaited, and longer after failures inside.
+fn retry(memory: &Memory) -> Duration {
+    // the interval without a failure is the first one
+    RETRY.after(memory.failures.saturating_add(1))
+}
+
+/// What the writes of a step have led to. Pure.
+fn outcome(
+    tenant: &GpuTenant,
+    cluster: &VirtualCluster,
+    (namespace, rendered): (Namespace, Option<Result<Rendered, RenderedError>>),
+    (step, written): (&Step, execute::Written),
+    memory: &Memory,
+) -> Outcome {
+    let name = tenant.name_any();
+    let Namespace { live, missing_policy, service, control_plane, synced } = namespace;
+    let policy = missing_policy.clone().map_or(PolicyState::Present, PolicyState::Missing);
+    let adopts = cluster.backend == VirtualClusterBackend::External && missing_policy.is_none();
+    let adopted = adopts
+        .then(|| adoption::adoption(&name, &objects::namespace_of(tenant), &cluster.version, &live, service.as_ref()));
+    let (rendered, unrendered) = match rendered {
+        Some(Ok(rendered)) => (written.objects.is_none().then_some(Ok(rendered.version)), None),
+        Some(Err(RenderedError::Render(error))) => (Some(Err(error)), None),
+        Some(Err(RenderedError::Host(error))) => (None, Some(error)),
+        None => (adopted.as_ref().and_then(|a| a.version.clone()).map(Ok), None),
+    };
+    // without objects there is nothing to observe
+    let observed = matches!(rendered, Some(Ok(_))) || !live.is_empty();
+    let live = decide::after_writes(live, &written.generations);
+    let state = observed.then(|| decide::control_plane(&name, step.replicas, &live, &control_plane));
+    let serves = state == Some(ControlPlane::Ready);
+    Outcome {
+        policy: Some(policy),
+        rendered,
+        adopted,
+        failed: unrendered.or(written.objects).or(synced.err()).or(written.pods),
+        control_plane: state,
+        inside: memory.inside.as_ref().filter(|_| serves).map(|(_, inside)| inside.clone()),
+    }
+}
+
+/// Writes the status, and an event when the reason of `Ready` has changed; returns the requeue and whether this cluster's API server failed.
+async fn report(
+    tenant: &GpuTenant,
+    cluster: &VirtualCluster,
+    context: &Context,
+    (outcome, awaits): (&Outcome, bool),
+    memory: Memory,
+) -> kube::Result<(Duration, bool)> {
+    let (name, namespace) = (tenant.name_any(), objects::namespace_of(tenant));
     let old = tenant.status.as_ref().and_then(|s| s.virtual_cluster.clone()).unwrap_or_default();
     let old = VirtualClusterStatus { backend: Some(cluster.backend), ..old };
-    let recent = memory
-        .full
-        .clone()
-        .filter(|(generation, at, _)| *generation == tenant.metadata.generation && at.elapsed() < FULL_INTERVAL);
-    let was_ready = conditions::ready(&old).is_some_and(|(_, _, ready)| ready);
-    let progress = match (recent, memory.inside.clone()) {
-        (Some((_, _, progress)), Some((_, client))) if was_ready => {
-            let shown = Box::pin(inside::show(tenant, &client, context, &mut memory, false)).await;
-            Progress { capacity: Some(shown.capacity), catalog: shown.catalog.or(progress.catalog), ..progress }
-        }
-        _ => {
-            let progress = Box::pin(full(tenant, cluster, context, &mut memory)).await;
-            memory.full = Some((tenant.metadata.generation, Instant::now(), progress.clone()));
-            progress
-        }
-    };
-    memory.last = Some((input, Instant::now()));
-    let (namespace, server) = (objects::namespace_of(tenant), access::server(tenant, cluster));
+    let server = access::server(tenant, cluster);
     let facts = Facts {
         generation: tenant.metadata.generation,
         namespace: &namespace,
         server: &server,
         reclaim: cluster.reclaim(),
         upgrade: memory.upgrade.as_ref(),
-        now,
+        now: Timestamp::now(),
     };
-    let status = conditions::status(&progress, &old, &facts);
-    context.metrics.report(&name, &status, progress.kubeconfig.as_ref().and_then(|k| k.as_ref().ok()));
-    let upgraded_in_vain = upgrade::failed(memory.upgrade.as_ref()).is_some();
-    memory.failures = if failed_inside(&progress) { memory.failures.saturating_add(1) } else { 0 };
-    let (failures, announced) = (memory.failures, memory.announced);
+    let status = conditions::status(outcome, &old, &facts);
+    context.metrics.report(&name, &status, outcome.kubeconfig());
+    let requeue = requeue(outcome, &status, awaits, &memory);
+    let announced = memory.announced;
     context.memory().insert(name.clone(), memory);
     if status != old {
         apply_status(&context.client, &name, Some(&status)).await?;
@@ -177,233 +283,31 @@ async fn pass(
     let before = announced.map(|(_, reason)| reason).or_else(|| conditions::ready(&old).map(|(reason, ..)| reason));
     // later, and not never: a reason that stays is published when the interval has passed
     let due = announced.is_none_or(|(at, _)| at.elapsed() > EVENT_INTERVAL);
-    if let Some((event_type, reason, note)) = event(before, &status).filter(|_| due) {
+    if let Some((event_type, reason, note)) = step::event(before, &status).filter(|_| due) {
         context.publish(tenant, event_type, reason, note).await;
         if let Some(memory) = context.memory().get_mut(&name) {
             memory.announced = Some((Instant::now(), reason));
         }
     }
-    let failed = progress.failed.is_some();
-    let after = match (&progress.rendered, &progress.control_plane) {
-        (_, Some(ControlPlane::Paused)) if !failed => FULL_INTERVAL,
+    Ok((requeue, outcome.failed.is_some()))
+}
+
+/// The time after which another reconcile is needed without a change.
+fn requeue(outcome: &Outcome, status: &VirtualClusterStatus, awaits: bool, memory: &Memory) -> Duration {
+    let ready = conditions::ready(status).is_some_and(|(_, _, ready)| ready);
+    let upgrade_failed = upgrade::failed(memory.upgrade.as_ref()).is_some();
+    match (&outcome.rendered, &outcome.control_plane) {
+        (_, Some(ControlPlane::Paused)) if outcome.failed.is_none() && !awaits => INSIDE_INTERVAL,
         (Some(Err(_)), _) => REFUSED_INTERVAL,
-        _ => {
-            // the interval without a failure is the first one
-            let interval = RETRY.after(failures.saturating_add(1));
-            if upgraded_in_vain { interval.max(REFUSED_INTERVAL) } else { interval }
-        }
-    };
-    Ok((after, failed))
-}
-
-/// Something inside did not answer, or refused.
-fn failed_inside(progress: &Progress) -> bool {
-    let Progress { kubeconfig, capacity, .. } = progress;
-    kubeconfig.as_ref().is_some_and(Result::is_err) || capacity.as_ref().is_some_and(Result::is_err)
-}
-
-/// The event of a reason of `Ready` that is another one than `before`.
-fn event(before: Option<Reason>, new: &VirtualClusterStatus) -> Option<(EventType, Reason, String)> {
-    let (reason, note, ready) = conditions::ready(new).filter(|(reason, ..)| Some(*reason) != before)?;
-    let quiet = [reasons::APPLYING, reasons::CONTROL_PLANE_STARTING, reasons::VIRTUAL_CLUSTER_PAUSED];
-    let event_type = if ready || quiet.contains(&reason) { EventType::Normal } else { EventType::Warning };
-    Some((event_type, reason, format!("virtual cluster: {note}")))
-}
-
-/// A complete pass. What fails is in the progress, and is tried again. A refused spec stops no virtual cluster that runs, unless it suspends it.
-async fn full(tenant: &GpuTenant, cluster: &VirtualCluster, context: &Context, memory: &mut Memory) -> Progress {
-    let mut progress = Progress::default();
-    let (name, namespace) = (tenant.name_any(), objects::namespace_of(tenant));
-    let host = Host::new(context.client.clone(), &namespace, &name);
-    let live = match owned(&host, &name, &namespace, cluster.backend).await {
-        Ok(live) => live,
-        Err(Absent::Waits(why)) => {
-            progress.waits = Some(why);
-            return progress;
-        }
-        Err(Absent::Failed(error)) => {
-            progress.failed = Some(error);
-            return progress;
-        }
-    };
-    let replicas = match cluster.backend {
-        VirtualClusterBackend::External => external::replicas(&live),
-        VirtualClusterBackend::Helm => decide::replicas(cluster.suspend, &live),
-    };
-    let policy = policy(tenant, context, &host).await;
-    let installed = match &policy {
-        Ok(None) => install(tenant, cluster, context, (&host, memory), (&live, replicas)).await,
-        Ok(Some(_)) => Err(Failure::Policy),
-        Err(error) => Err(Failure::Api(error.clone())),
-    };
-    progress.policy = policy.ok().map(|missing| missing.map_or(Ok(()), Err));
-    let wrote = matches!(installed, Ok(Installed::Applied { wrote: true, .. }));
-    match installed {
-        Ok(Installed::Applied { version, .. }) => progress.rendered = Some(Ok(version)),
-        Ok(Installed::Adopted(report)) => {
-            progress.rendered = report.version.clone().map(Ok);
-            progress.adopted = Some(report);
-        }
-        Err(Failure::Render(error)) => progress.rendered = Some(Err(error)),
-        Err(Failure::Api(error)) => progress.failed = Some(error),
-        Err(Failure::Policy) => {}
-    }
-    let own = cluster.backend == VirtualClusterBackend::Helm;
-    if own && cluster.suspend && !matches!(progress.rendered, Some(Ok(_))) {
-        // the objects of a later spec are applied as a whole, which is no repair
-        memory.complete = None;
-        if let Err(error) = stop(&host, &live).await {
-            progress.failed.get_or_insert_with(|| refused(&namespace, &error));
-        }
-    }
-    if !matches!(progress.rendered, Some(Ok(_))) && live.is_empty() {
-        return progress;
-    }
-    let pods = match host.control_plane_pods().await {
-        Ok(pods) => pods,
-        Err(error) => {
-            progress.failed = Some(format!("listing the pods of the control plane: {}", sentence(&error)));
-            return progress;
-        }
-    };
-    // the control plane before the writes of this pass may be ready, and is that of the former spec
-    let live = match if wrote { host.workloads().await } else { Ok(live) } {
-        Ok(live) => live,
-        Err(error) => {
-            progress.failed = Some(refused(&namespace, &error));
-            return progress;
-        }
-    };
-    let state = decide::control_plane(&name, replicas, &live, &pods);
-    let (used, synced) = (nodes::used(tenant), host.synced_pods().await);
-    if let Ok(synced) = &synced {
-        memory.requests = Requests::of(synced, used);
-        if let Some(note) = suspicious::note(&name, synced, &mut memory.suspicious) {
-            context.publish(tenant, EventType::Warning, reasons::SUSPICIOUS_POD, note).await;
-        }
-    }
-    let stopped = pods.is_empty() || paused_for(tenant).is_some_and(|time| time > STOPPED);
-    let suspended = match &synced {
-        // as vcluster pause does; while the syncer runs, it would delete the pods inside with them
-        Ok(synced) if state == ControlPlane::Paused && cluster.suspend && stopped => host.delete_pods(synced).await,
-        _ => Ok(()),
-    };
-    let behind = if upgrade::failed(memory.upgrade.as_ref()).is_some() && replicas == Replicas::Rendered {
-        host.delete_pods(&decide::left_behind(&name, &live, &pods, Timestamp::now())).await
-    } else {
-        Ok(())
-    };
-    let (synced, failure) = synced.map_or_else(|error| (Vec::new(), Some(error)), |synced| (synced, None));
-    if let Some(error) = failure.or(suspended.err()).or(behind.err()) {
-        progress.failed.get_or_insert_with(|| refused(&namespace, &error));
-    }
-    let serves = state == ControlPlane::Ready;
-    progress.control_plane = Some(state);
-    if serves {
-        inside::complete(tenant, cluster, context, (&host, memory, &mut progress), (&pods, &synced)).await;
-    }
-    progress
-}
-
-/// What limits and isolates the tenant and is missing in the namespace.
-async fn policy(tenant: &GpuTenant, context: &Context, host: &Host) -> Result<Option<String>, String> {
-    let wanted = Policy::of(tenant, context.standard.limit_range);
-    host.missing_policy(&wanted).await.map_err(|error| refused(&objects::namespace_of(tenant), &error))
-}
-
-/// How long the control plane has been reported as stopped.
-fn paused_for(tenant: &GpuTenant) -> Option<SignedDuration> {
-    let status = tenant.status.as_ref()?.virtual_cluster.as_ref()?;
-    let paused = status.conditions.iter().find(|c| c.reason == reasons::VIRTUAL_CLUSTER_PAUSED.as_str())?;
-    Some(Timestamp::now().duration_since(paused.last_transition_time.0))
-}
-
-/// Stops the control plane where its objects could not be applied with zero replicas.
-async fn stop(host: &Host, live: &[Live]) -> kube::Result<()> {
-    for workload in decide::unstopped(live) {
-        host.stop(workload.kind, &workload.name).await?;
-    }
-    Ok(())
-}
-
-/// What installed vCluster.
-enum Installed {
-    /// This program has applied the objects of this version; `wrote`: something was written in this pass.
-    Applied { version: String, wrote: bool },
-    /// How far the adoption is.
-    Adopted(Report),
-}
-
-/// Installs vCluster by the backend.
-async fn install(
-    tenant: &GpuTenant,
-    cluster: &VirtualCluster,
-    context: &Context,
-    (host, memory): (&Host, &mut Memory),
-    (live, replicas): (&[Live], Replicas),
-) -> Result<Installed, Failure> {
-    if cluster.backend == VirtualClusterBackend::External {
-        let report = external::observe(host, tenant, cluster, live).await;
-        return report.map(Installed::Adopted).map_err(Failure::Api);
-    }
-    let values = values::values(tenant, cluster, &context.values.0).map_err(Failure::Render)?;
-    let version = rendered::version(tenant, cluster, context, (host, &mut *memory), (live, &values)).await?;
-    let (key, objects) = rendered::objects(tenant, context, memory, (&version, &values)).await?;
-    let applied = backend::helm::apply(tenant, context, (host, memory), (&key, &objects, live), replicas).await;
-    let wrote = applied.map_err(|error| Failure::Api(refused(&objects::namespace_of(tenant), &error)))?;
-    Ok(Installed::Applied { version, wrote })
-}
-
-/// The objects of the virtual cluster in the namespace that are observed, if the operator has bound this program's rights there for this
-/// tenant: those that it has applied, or the workload that another program has.
-async fn owned(host: &Host, name: &str, namespace: &str, backend: VirtualClusterBackend) -> Result<Vec<Live>, Absent> {
-    let failed = |error: kube::Error| Absent::Failed(refused(namespace, &error));
-    let waits = || {
-        let binding = names::BINDING;
-        Absent::Waits(format!(
-            "waiting for RoleBinding {binding} in namespace {namespace}, which the operator writes; if it does not come, see PolicyReady of the tenant"
-        ))
-    };
-    let tenant = match host.tenant().await {
-        // without the binding there is no right to look for it
-        Err(kube::Error::Api(status)) if status.is_forbidden() || status.is_not_found() => return Err(waits()),
-        other => other.map_err(failed)?,
-    };
-    match tenant {
-        Some(tenant) if tenant == name => match backend {
-            VirtualClusterBackend::Helm => host.applied().await.map_err(failed),
-            VirtualClusterBackend::External => host.workloads().await.map_err(failed),
-        },
-        Some(other) => Err(Absent::Failed(format!(
-            "namespace {namespace} belongs to tenant {other}: choose another name in spec.namespaces"
-        ))),
-        None => Err(waits()),
+        _ if ready && !awaits => INSIDE_INTERVAL,
+        _ if upgrade_failed => retry(memory).max(REFUSED_INTERVAL),
+        _ => retry(memory),
     }
 }
 
-/// Why the namespace cannot be used.
-enum Absent {
-    /// The operator has not written everything yet.
-    Waits(String),
-    Failed(String),
-}
-
-fn refused(namespace: &str, error: &kube::Error) -> String {
-    format!(
-        "cannot read or write objects in namespace {namespace}: {}. If RoleBinding {} is missing there, see PolicyReady of the tenant; if a quota or a policy is named, change spec.resources or spec.virtualCluster.values",
-        sentence(error),
-        names::BINDING
-    )
-}
-
-enum Failure {
-    Render(RenderError),
-    Api(String),
-    /// What limits and isolates the tenant is missing.
-    Policy,
-}
-
-mod inside;
+mod execute;
+mod observe;
 mod rendered;
+mod step;
 #[cfg(test)]
 mod tests;

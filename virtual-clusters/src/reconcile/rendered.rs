@@ -2,104 +2,90 @@
 
 use std::sync::Arc;
 
-use gputenancy_cluster::{error::sentence, events::EventType};
-use gputenancy_crds::{GpuTenant, VirtualCluster, VirtualClusterStatus, reasons};
+use gputenancy_crds::{GpuTenant, VirtualCluster, VirtualClusterUpgrade};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
-use serde_json::Value;
 
-use super::Failure;
+use super::observe::Namespace;
 use crate::{
-    context::{Context, Memory},
+    context::Context,
     decide::{self, ControlPlane, upgrade},
-    host::{Host, Live},
+    host::HostError,
+    memory::Memory,
     render::{
-        helm,
+        RenderError, helm,
         objects::{self, Object, Replicas},
-        pull, version,
+        pull, values, version,
     },
-    tenant::apply_status,
 };
 
-/// The version to render. A new state of an upgrade is in the status before anything of it is applied: the objects of the new version do not
-/// name the former one.
-pub(super) async fn version(
-    tenant: &GpuTenant,
-    cluster: &VirtualCluster,
-    context: &Context,
-    (host, memory): (&Host, &mut Memory),
-    (live, values): (&[Live], &Value),
-) -> Result<String, Failure> {
-    let status = tenant.status.as_ref().and_then(|s| s.virtual_cluster.as_ref());
-    let name = tenant.name_any();
-    let (label, reported) = (decide::running_version(&name, live), status.and_then(|s| s.version.clone()));
-    let running = upgrade::running(label.as_deref(), reported.as_deref(), memory.upgrade.as_ref()).map(str::to_owned);
-    let state = if memory.upgrade.is_some() {
-        let pods = host.control_plane_pods().await;
-        let pods =
-            pods.map_err(|e| Failure::Api(format!("listing the pods of the control plane: {}", sentence(&e))))?;
-        decide::control_plane(&name, Replicas::Rendered, live, &pods)
-    } else {
-        ControlPlane::Paused
-    };
-    let seen = upgrade::Seen {
-        charts: &context.charts,
-        wanted: &cluster.version,
-        values,
-        running: running.as_deref(),
-        reported: reported.as_deref(),
-        ready: state == ControlPlane::Ready || decide::rolled_out(&name, live),
-        why: if let ControlPlane::Starting(why) = &state { why } else { "" },
-        now: Timestamp::now(),
-    };
-    let next = upgrade::next(memory.upgrade.as_ref(), &seen).map_err(Failure::Render)?;
-    if next != memory.upgrade {
-        let backend = Some(cluster.backend);
-        let written = VirtualClusterStatus {
-            backend,
-            reclaim: Some(cluster.reclaim()),
-            // without the upgrade the label of its workload does not count
-            version: running.clone().or(reported.clone()),
-            upgrade: next.clone(),
-            ..status.cloned().unwrap_or_default()
-        };
-        let written = apply_status(&context.client, &name, Some(&written)).await;
-        written.map_err(|e| Failure::Api(format!("writing the state of the upgrade: {}", sentence(&e))))?;
-        let advice = upgrade::advice(memory.upgrade.as_ref(), next.as_ref(), &name, &objects::namespace_of(tenant));
-        memory.upgrade = next;
-        if let Some(advice) = advice {
-            context.publish(tenant, EventType::Normal, reasons::UPGRADE_STARTED, advice).await;
-        }
-    }
-    Ok(upgrade::version(memory.upgrade.as_ref(), &cluster.version).to_owned())
+/// Why there are no rendered objects.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RenderedError {
+    /// The spec is refused, or helm has failed.
+    #[error(transparent)]
+    Render(#[from] RenderError),
+    /// This cluster was not read.
+    #[error(transparent)]
+    Host(#[from] HostError),
 }
 
-/// The objects of the tenant, rendered now or before, with a key that differs for other objects.
-pub(super) async fn objects(
+/// The rendered objects.
+#[derive(Clone, Debug)]
+pub(super) struct Rendered {
+    /// The version of vCluster.
+    pub version: String,
+    /// The version of the workload.
+    pub running: Option<String>,
+    /// The upgrade that this version is part of.
+    pub upgrade: Option<VirtualClusterUpgrade>,
+    /// Differs for other objects.
+    pub key: String,
+    /// The objects.
+    pub objects: Arc<Vec<Object>>,
+}
+
+/// Renders the objects for what was observed, or takes those that are remembered. Writes nothing.
+pub(super) async fn rendered(
     tenant: &GpuTenant,
-    context: &Context,
-    memory: &mut Memory,
-    (version, values): (&str, &Value),
-) -> Result<(String, Arc<Vec<Object>>), Failure> {
+    cluster: &VirtualCluster,
+    (context, namespace, memory): (&Context, &Namespace, &Memory),
+    now: Timestamp,
+) -> Result<Rendered, RenderedError> {
+    let values = values::values(tenant, cluster, &context.values.0)?;
+    let status = tenant.status.as_ref().and_then(|s| s.virtual_cluster.as_ref());
+    let (name, live) = (tenant.name_any(), &namespace.live);
+    let (label, reported) = (decide::running_version(&name, live), status.and_then(|s| s.version.as_deref()));
+    let running = upgrade::running(label.as_deref(), reported, memory.upgrade.as_ref());
+    let state = decide::control_plane(&name, Replicas::Rendered, live, &namespace.control_plane);
+    let observed = upgrade::Observed {
+        charts: &context.charts,
+        wanted: &cluster.version,
+        values: &values,
+        running,
+        reported,
+        ready: state == ControlPlane::Ready || decide::rolled_out(&name, live),
+        why: if let ControlPlane::Starting(why) = &state { why } else { "" },
+        now,
+    };
+    let upgrade = upgrade::next(memory.upgrade.as_ref(), &observed)?;
+    let running = running.map(str::to_owned);
+    let version = upgrade::version(upgrade.as_ref(), &cluster.version).to_owned();
     // the version was chosen among the charts
-    let chart = version::choose(&context.charts, version, None).map_err(Failure::Render)?;
-    let served = context.cluster.served().await;
-    let served =
-        served.map_err(|e| Failure::Api(format!("reading version and APIs of this cluster: {}", sentence(&e))))?;
-    let (name, namespace) = (tenant.name_any(), objects::namespace_of(tenant));
+    let chart = version::choose(&context.charts, &version, None)?;
+    let served = context.host_api.served().await.map_err(|error| HostError::Served(Box::new(error)))?;
     let key = format!("{} {} {} {values}", chart.sha256, served.version, served.fingerprint());
-    if let Some((present, objects)) = memory.rendered.as_ref().filter(|(present, _)| *present == key) {
-        return Ok((present.clone(), objects.clone()));
+    if let Some((_, objects)) = memory.rendered.as_ref().filter(|(present, _)| *present == key) {
+        return Ok(Rendered { version, running, upgrade, key, objects: objects.clone() });
     }
-    let release = helm::Release { name: &name, namespace: &namespace, served: &served };
+    let release_namespace = objects::namespace_of(tenant);
+    let release = helm::Release { name: &name, namespace: &release_namespace, served: &served };
     let manifests = async {
         pull::pull(&context.helm, chart).await?;
-        helm::template(&context.helm, chart, release, values).await
+        helm::template(&context.helm, chart, release, &values).await
     };
     let manifests = manifests.await;
     context.metrics.rendered(manifests.is_ok());
-    let manifests = manifests.map_err(Failure::Render)?;
-    let objects = Arc::new(objects::parse(tenant, &manifests).map_err(Failure::Render)?);
-    memory.rendered = Some((key.clone(), objects.clone()));
-    Ok((key, objects))
+    let objects = Arc::new(objects::parse(tenant, &manifests?)?);
+    Ok(Rendered { version, running, upgrade, key, objects })
 }

@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::{io::AsyncWriteExt as _, process::Command, sync::Semaphore};
 
 use super::RenderError;
-use crate::{args::Chart, cluster::Served, hex::hex};
+use crate::{args::Chart, hex::hex, host_api::Served};
 
 /// A chart renders in well under a second; a loaded machine takes longer.
 const TIME_LIMIT: Duration = Duration::from_mins(1);

@@ -1,4 +1,4 @@
-//! A complete pass against an API server that a function answers for.
+//! A reconcile against an API server that a function answers for.
 
 use std::sync::Arc;
 
@@ -15,6 +15,7 @@ use super::*;
 use crate::{
     args::{Chart, Charts, Standard, Values},
     metrics::Metrics,
+    names,
     render::RenderError,
 };
 
@@ -32,7 +33,7 @@ fn server(missing: &'static str, replicas: i64) -> MockServer {
                     json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "x"});
                 binding.into()
             }
-            ("GET", path) if path.contains(missing) => Answer::not_found(),
+            ("GET", path) if path.contains(missing) || path.ends_with("/services/team-a") => Answer::not_found(),
             ("GET", path) if is_policy(path) => policy(path).into(),
             ("GET", path) if path.contains("/statefulsets") => {
                 let mut workload = meta("StatefulSet", "team-a");
@@ -68,22 +69,22 @@ fn policy(path: &str) -> Value {
     json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": metadata})
 }
 
-/// A complete pass over a tenant with this `spec.virtualCluster`, and its requests.
-async fn passed(cluster: Value, replicas: i64) -> (Progress, Vec<String>) {
-    passed_without("/no/object", cluster, replicas).await
+/// An attempt for a tenant with this `spec.virtualCluster`, and its requests.
+async fn attempted(cluster: Value, replicas: i64) -> (Outcome, Vec<String>) {
+    attempted_without("/no/object", cluster, replicas).await
 }
 
 /// The same without the objects whose path contains this.
-async fn passed_without(missing: &'static str, cluster: Value, replicas: i64) -> (Progress, Vec<String>) {
+async fn attempted_without(missing: &'static str, cluster: Value, replicas: i64) -> (Outcome, Vec<String>) {
     let server = server(missing, replicas);
     let context = context(server.client());
     let cluster: VirtualCluster = serde_json::from_value(cluster).unwrap();
     let namespaces = vec![TenantNamespace { name: "ns-a".into(), adopt: false }];
     let spec = GpuTenantSpec { namespaces, virtual_cluster: Some(cluster.clone()), ..GpuTenantSpec::default() };
     let mut memory = Memory { complete: Some("key".into()), ..Memory::default() };
-    let progress = Box::pin(full(&GpuTenant::new("team-a", spec), &cluster, &context, &mut memory)).await;
+    let (outcome, _) = Box::pin(attempt(&GpuTenant::new("team-a", spec), &cluster, &context, &mut memory)).await;
     assert_eq!(memory.complete.is_none(), cluster.suspend && cluster.backend == VirtualClusterBackend::Helm);
-    (progress, lines(&server))
+    (outcome, lines(&server))
 }
 
 /// Method and path of all requests.
@@ -144,16 +145,16 @@ async fn suspend_stops_a_virtual_cluster_whose_spec_is_refused() {
     for refused in [json!({"version": "0.36.1", "values": {"rbac": {}}}), json!({"version": "9.9.9"})] {
         let mut suspended = refused.clone();
         suspended["suspend"] = json!(true);
-        let (progress, requests) = passed(suspended.clone(), 1).await;
-        assert!(matches!(progress.rendered, Some(Err(_))), "{progress:?}");
-        assert_eq!(progress.control_plane, Some(ControlPlane::Paused));
+        let (outcome, requests) = attempted(suspended.clone(), 1).await;
+        assert!(matches!(outcome.rendered, Some(Err(_))), "{outcome:?}");
+        assert_eq!(outcome.control_plane, Some(ControlPlane::Paused));
         assert!([STOP, DELETE].iter().all(|wanted| requests.iter().any(|r| r == wanted)), "{requests:?}");
 
-        let (_, requests) = passed(suspended, 0).await;
+        let (_, requests) = attempted(suspended, 0).await;
         assert!(requests.iter().all(|r| r != STOP), "it is stopped already: {requests:?}");
 
-        let (progress, requests) = passed(refused, 1).await;
-        assert_ne!(progress.control_plane, Some(ControlPlane::Paused));
+        let (outcome, requests) = attempted(refused, 1).await;
+        assert_ne!(outcome.control_plane, Some(ControlPlane::Paused));
         assert!(requests.iter().all(|r| r.starts_with("GET")), "a refused spec alone stops nothing: {requests:?}");
     }
 }
@@ -162,24 +163,24 @@ async fn suspend_stops_a_virtual_cluster_whose_spec_is_refused() {
 async fn nothing_is_applied_before_the_policy_of_the_tenant_exists() {
     let spec = |backend: &str| json!({"version": "0.36.1", "backend": backend});
     // with all objects it goes on to the chart, which does not exist
-    let (progress, _) = passed(spec("Helm"), 1).await;
-    assert_eq!(progress.policy, Some(Ok(())));
-    assert!(matches!(progress.rendered, Some(Err(RenderError::Helm(_)))), "{progress:?}");
+    let (outcome, _) = attempted(spec("Helm"), 1).await;
+    assert_eq!(outcome.policy, Some(PolicyState::Present));
+    assert!(matches!(outcome.rendered, Some(Err(RenderError::Helm(_)))), "{outcome:?}");
     for (missing, name) in [
         ("/gpugrants/grant", "GpuGrant grant"),
         ("/resourcequotas/gputenancy", "ResourceQuota gputenancy"),
         ("/networkpolicies/gputenancy", "NetworkPolicy gputenancy"),
     ] {
         for backend in ["Helm", "External"] {
-            let (progress, requests) = passed_without(missing, spec(backend), 1).await;
-            assert_eq!(progress.policy, Some(Err(name.to_owned())));
-            assert!(progress.rendered.is_none() && progress.adopted.is_none(), "{progress:?}");
-            assert!(progress.control_plane.is_some(), "what runs is observed");
+            let (outcome, requests) = attempted_without(missing, spec(backend), 1).await;
+            assert_eq!(outcome.policy, Some(PolicyState::Missing(name.to_owned())));
+            assert!(outcome.rendered.is_none() && outcome.adopted.is_none(), "{outcome:?}");
+            assert!(outcome.control_plane.is_some(), "what runs is observed");
             assert!(requests.iter().all(|r| r.starts_with("GET")), "{requests:?}");
         }
     }
     let mut suspended = spec("Helm");
     suspended["suspend"] = json!(true);
-    let (_, requests) = passed_without("/resourcequotas/", suspended, 1).await;
+    let (_, requests) = attempted_without("/resourcequotas/", suspended, 1).await;
     assert!(requests.iter().any(|r| r == STOP), "it is suspended all the same: {requests:?}");
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use gputenancy_crds::VirtualClusterUpgrade;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::SignedDuration};
 use sha2::{Digest as _, Sha256};
 
 use super::*;
@@ -68,8 +68,8 @@ impl Drop for Files {
     }
 }
 
-/// One complete pass over a tenant that asks for 0.36.1; returns memory and writes.
-async fn pass(test: &str, running: &str, upgrade: Option<VirtualClusterUpgrade>) -> (Memory, Vec<Request>) {
+/// One attempt for a tenant that asks for 0.36.1; returns memory and writes.
+async fn attempted(test: &str, running: &str, upgrade: Option<VirtualClusterUpgrade>) -> (Memory, Vec<Request>) {
     labelled(test, (running, running), upgrade).await
 }
 
@@ -101,9 +101,8 @@ async fn labelled(
     tenant.status = Some(GpuTenantStatus { virtual_cluster: Some(reported), ..GpuTenantStatus::default() });
     // as after a restart
     let mut memory = Memory { upgrade, ..Memory::default() };
-    let progress = Box::pin(full(&tenant, &cluster, &context, &mut memory)).await;
-    assert!(matches!(progress.rendered, Some(Ok(_))), "{progress:?}");
-    assert_eq!(progress.failed, None);
+    let (outcome, _) = Box::pin(attempt(&tenant, &cluster, &context, &mut memory)).await;
+    assert!(matches!(outcome.rendered, Some(Ok(_))) && outcome.failed.is_none(), "{outcome:?}");
     (memory, server.take().into_iter().filter(Request::is_write).collect())
 }
 
@@ -116,7 +115,7 @@ fn applied(writes: &[Request]) -> Option<String> {
 
 #[tokio::test]
 async fn former_version_is_in_the_status_before_the_new_one_is_applied() {
-    let (memory, writes) = pass("begun", "0.35.3", None).await;
+    let (memory, writes) = attempted("begun", "0.35.3", None).await;
     let Request { path, body: object, .. } = &writes[0];
     assert!(path.ends_with("/gputenants/team-a/status"), "{writes:?}");
     let upgrade = &object["status"]["virtualCluster"]["upgrade"];
@@ -126,18 +125,18 @@ async fn former_version_is_in_the_status_before_the_new_one_is_applied() {
     assert!(method == "POST" && path.ends_with("/events"), "the advice comes before the objects: {writes:?}");
     assert_eq!((&event["reason"], &event["type"]), (&json!("UpgradeStarted"), &json!("Normal")));
     assert_eq!(applied(&writes).as_deref(), Some("0.36.1"));
-    assert_eq!(memory.upgrade.as_ref().unwrap().since, None, "the objects were not applied before this pass");
+    assert_eq!(memory.upgrade.as_ref().unwrap().since, None, "the objects were not applied before");
 
-    let (_, writes) = pass("begun", "0.36.1", memory.upgrade).await;
+    let (_, writes) = attempted("begun", "0.36.1", memory.upgrade).await;
     assert!(writes.iter().all(|write| !write.path.ends_with("/events")), "once: {writes:?}");
 }
 
 #[tokio::test]
 async fn late_upgrade_is_taken_back_also_by_a_controller_that_has_just_started() {
-    let (begun, _) = pass("late", "0.35.3", None).await;
+    let (begun, _) = attempted("late", "0.35.3", None).await;
     let since = Timestamp::now() - SignedDuration::from_mins(11);
     let late = VirtualClusterUpgrade { since: Some(Time(since)), ..begun.upgrade.unwrap() };
-    let (memory, writes) = pass("late", "0.36.1", Some(late.clone())).await;
+    let (memory, writes) = attempted("late", "0.36.1", Some(late.clone())).await;
     let failed = memory.upgrade.unwrap();
     assert!(failed.failed.is_some() && failed.message.as_deref().unwrap().contains("it has no pod"), "{failed:?}");
     let Request { path, body: object, .. } = &writes[0];
@@ -145,10 +144,10 @@ async fn late_upgrade_is_taken_back_also_by_a_controller_that_has_just_started()
     assert!(object["status"]["virtualCluster"]["upgrade"]["failed"].is_string());
     assert_eq!(applied(&writes).as_deref(), Some("0.35.3"));
 
-    let (memory, writes) = pass("late", "0.35.3", Some(failed.clone())).await;
+    let (memory, writes) = attempted("late", "0.35.3", Some(failed.clone())).await;
     assert_eq!((memory.upgrade, applied(&writes).as_deref()), (Some(failed), Some("0.35.3")), "it is not tried again");
     let early = VirtualClusterUpgrade { since: Some(Time(Timestamp::now())), ..late };
-    let (_, writes) = pass("late", "0.36.1", Some(early)).await;
+    let (_, writes) = attempted("late", "0.36.1", Some(early)).await;
     assert_eq!(applied(&writes).as_deref(), Some("0.36.1"));
 }
 

@@ -69,13 +69,13 @@ pub type Priorities = BTreeMap<String, Priority>;
 type Kept<T> = Mutex<Option<(Instant, Arc<T>)>>;
 
 /// This cluster.
-pub struct Cluster {
+pub struct HostApi {
     client: Client,
     served: Kept<Served>,
     priorities: Kept<Priorities>,
 }
 
-impl Cluster {
+impl HostApi {
     /// Reads nothing yet.
     pub fn new(client: Client) -> Self {
         Self { client, served: Mutex::default(), priorities: Mutex::default() }
@@ -245,7 +245,7 @@ mod tests {
     #[tokio::test]
     async fn served_apis_are_sorted_and_those_that_charts_ask_for() {
         let host = MockServer::new(answer);
-        let cluster = Cluster::new(host.client());
+        let cluster = HostApi::new(host.client());
         let served = cluster.served().await.unwrap();
         assert_eq!(served.version, "v1.36.3");
         let expected = [
@@ -296,7 +296,7 @@ mod tests {
 
     #[tokio::test]
     async fn priority_classes_have_their_value_and_the_preemption_of_pods_without_a_class() {
-        let classes = Cluster::new(MockServer::new(answer).client()).priorities().await.unwrap();
+        let classes = HostApi::new(MockServer::new(answer).client()).priorities().await.unwrap();
         let of = |name: &str| (classes[name].value, classes[name].preemption.as_str());
         assert_eq!((of("high"), of("low")), ((1000, "PreemptLowerPriority"), (-1, "PreemptLowerPriority")));
         let never = PriorityClass {
