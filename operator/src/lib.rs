@@ -3,7 +3,6 @@
 pub mod apply;
 pub mod args;
 pub mod cache;
-pub mod fleet_view;
 pub mod health;
 pub mod metrics;
 mod object_name;
@@ -13,6 +12,3 @@ pub mod release;
 pub mod rights;
 pub mod run;
 pub mod tenant;
-
-/// The planner: a crate of its own, so that it compiles and is tested by itself.
-pub use gputenancy_plan as plan;

@@ -11,6 +11,7 @@ use gputenancy_cluster::{
     service::{endpoints, logging, shutdown},
 };
 use gputenancy_crds::{GpuTenant, condition};
+use gputenancy_decisions::fleet_view::FleetView;
 use k8s_openapi::jiff::Timestamp;
 use kube::{Client, Config, ResourceExt as _};
 use tokio::{
@@ -23,7 +24,6 @@ use crate::{
     apply::Writer,
     args::{Args, Command, RunArgs},
     cache::{self, Caches, Trigger, Triggers},
-    fleet_view::FleetView,
     health::{Health, Readiness},
     metrics::Metrics,
     pool, release, rights, tenant,

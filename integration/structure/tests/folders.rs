@@ -21,9 +21,9 @@ const LARGE: &[(&str, usize)] = &[
     ("integration/lab/src", 29),
     ("integration/nvml-sim/src", 24),
     ("integration/silicon/src", 31),
+    ("operator/decisions/src/pool/tests", 18),
     ("operator/decisions/tests/change", 17),
     ("operator/plan/tests/plan", 20),
-    ("operator/src/pool/tests", 18),
 ];
 
 fn root() -> PathBuf {

@@ -12,3 +12,15 @@ pub struct EventMessage {
     /// One sentence.
     pub message: String,
 }
+
+impl EventMessage {
+    /// An event of type Normal.
+    pub fn normal(reason: Reason, message: String) -> Self {
+        Self { warning: false, reason, message }
+    }
+
+    /// An event of type Warning.
+    pub fn warning(reason: Reason, message: String) -> Self {
+        Self { warning: true, reason, message }
+    }
+}

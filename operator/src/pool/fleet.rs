@@ -14,9 +14,9 @@ use gputenancy_decisions::{
 use k8s_openapi::{api::core::v1::ConfigMap, jiff::Timestamp};
 use kube::ResourceExt;
 
-use super::{decision::FleetDecision, read::agents::AbsentAgents};
 use crate::cache::Caches;
 use gputenancy_crds::ids::PodName;
+use gputenancy_decisions::pool::{decision::FleetDecision, read::agents::AbsentAgents};
 
 /// The fleet as it was read last. What has not been written since is not read again.
 #[derive(Debug, Default)]

@@ -1,15 +1,8 @@
 //! The fleet's controller: reads the caches, decides, writes and reports.
 //!
-//! Data flows one way: `fleet` and `read` (caches), `derive`, `decide`, `status`; `decision` goes through them in this order, and `write` carries it out.
+//! `fleet` reads the caches, the decisions are those of [`gputenancy_decisions::pool`], and `write` carries them out.
 
-pub(crate) mod decide;
-pub(crate) mod decision;
-mod derive;
 pub(crate) mod fleet;
-pub(crate) mod read;
-mod status;
-#[cfg(test)]
-mod tests;
 mod write;
 
 use std::{
@@ -27,13 +20,19 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{apply::Writer, cache::Caches, fleet_view::FleetView, metrics::Metrics};
-pub(crate) use decide::taints::without_ours;
-use decision::{FleetDecision, Remembered, decide};
+use crate::{apply::Writer, cache::Caches, metrics::Metrics};
 use fleet::{DecidedStatuses, FleetReader};
-use gputenancy_decisions::fleet::{Fleet, Refusals};
-use read::inventory::Inventory;
-pub use read::tolerated::Tolerated;
+pub(crate) use gputenancy_decisions::pool::decide::taints::without_ours;
+pub use gputenancy_decisions::pool::read::tolerated::Tolerated;
+use gputenancy_decisions::{
+    fleet::{Fleet, Refusals},
+    fleet_view::FleetView,
+    pool::{
+        decide::taints,
+        decision::{FleetDecision, Remembered, decide},
+        read::inventory::Inventory,
+    },
+};
 pub use write::Namespaces;
 use write::{Finished, FleetWriter, NodeState, ObjectWrite, Target, WriteQueue};
 
@@ -212,7 +211,7 @@ impl Memory {
         (failing, writing): (&BTreeSet<String>, &BTreeSet<String>),
     ) -> FleetDecision {
         write::forget(&mut self.nodes, fleet);
-        decide::taints::remember(&mut self.marks, fleet);
+        taints::remember(&mut self.marks, fleet);
         let refusals = self.nodes.values().flat_map(|n| &n.refusals);
         let refusals: Refusals = refusals.map(|(uid, r)| (uid.clone(), r.refusal.clone())).collect();
         let lagging = self.nodes.iter().filter(|(_, n)| n.is_lagging());

@@ -11,7 +11,7 @@ use gputenancy_crds::{
     GpuTenant, names,
     projection::{SlimNamespace, SlimQuota, tenant_of},
 };
-use gputenancy_decisions::quota::write_fence::WriteFence;
+use gputenancy_decisions::{fleet_view::FleetView, quota::write_fence::WriteFence};
 use k8s_openapi::jiff::Timestamp;
 use kube::{Resource, ResourceExt as _, runtime::reflector::ObjectRef};
 use tokio::sync::watch;
@@ -34,7 +34,6 @@ use super::{
 use crate::{
     apply::Writer,
     cache::{Caches, QuotaRefusal, Trigger},
-    fleet_view::FleetView,
     metrics::Metrics,
 };
 

@@ -11,10 +11,9 @@ use super::{
     repair::Repair,
     state::{NodeContext, NodeState},
 };
-use gputenancy_decisions::plugin::is_key;
-
-use crate::{
-    apply::Part,
+use crate::apply::Part;
+use gputenancy_decisions::{
+    plugin::is_key,
     pool::decide::{
         labels::{self, Labels},
         taints::TaintChange,

@@ -183,6 +183,11 @@ impl FleetWriter {
     }
 }
 
+/// The type of an event that a decision reports.
+fn event_type(warning: bool) -> EventType {
+    if warning { EventType::Warning } else { EventType::Normal }
+}
+
 /// Drops what is remembered of nodes and pods that are gone.
 pub fn forget(nodes: &mut BTreeMap<Target, NodeState>, fleet: &Fleet) {
     let exists =

@@ -3,23 +3,20 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_cluster::events::EventType;
 use gputenancy_crds::{GpuNode, names};
 use kube::ResourceExt as _;
 use serde_json::json;
 
 use super::{
-    Outcome, WriteError, Written, canary, failed, labels, partition_request, plugin, pods,
+    Outcome, WriteError, Written, canary, event_type, failed, labels, partition_request, plugin, pods,
     state::{NodeContext, NodeState},
 };
-use crate::{
-    apply::Part,
-    pool::{
-        decide::{canary::OrphanedCanary, labels::Labels, node_specs::GpuWork, taints::TaintChange},
-        decision::FleetDecision,
-    },
-};
+use crate::apply::Part;
 use gputenancy_crds::ids::{NodeName, PodName};
+use gputenancy_decisions::pool::{
+    decide::{canary::OrphanedCanary, labels::Labels, node_specs::GpuWork, taints::TaintChange},
+    decision::FleetDecision,
+};
 use gputenancy_decisions::{change::ChangeDecision, fleet::Fleet, partitioner::RequestDecision};
 
 /// What is written about one Node.
@@ -143,8 +140,7 @@ async fn gpus(
     for ChangeDecision { evictions, notices, canaries, events, .. } in work.decisions {
         for event in events {
             writer.metrics.event(event.reason);
-            let event_type = if event.warning { EventType::Warning } else { EventType::Normal };
-            node.report(event_type, event.reason, "Change", event.message).await;
+            node.report(event_type(event.warning), event.reason, "Change", event.message).await;
         }
         // before notices: kubelet ends a pod that it has just synced for its new annotation up to a second later
         for eviction in evictions {

@@ -21,11 +21,9 @@ use super::{
     status::{self, PoolWrite},
     within,
 };
-use crate::{
-    apply::has_finalizer,
-    pool::{decide::plugin_configs::ConfigsWrite, decision::FleetDecision},
-};
+use crate::apply::has_finalizer;
 use gputenancy_crds::ids::NodeName;
+use gputenancy_decisions::pool::{decide::plugin_configs::ConfigsWrite, decision::FleetDecision};
 use gputenancy_decisions::{fleet::Fleet, partitioner::MigConfigs};
 
 /// An object that decisions write, in the order in which they are written: GPUs first.

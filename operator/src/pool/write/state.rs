@@ -13,8 +13,8 @@ use kube::Resource as _;
 use tokio::time::Instant;
 
 use super::{FleetWriter, repair::LastWrite};
-use crate::pool::decide::labels::Labels;
 use gputenancy_crds::ids::{NodeName, PodName};
+use gputenancy_decisions::pool::decide::labels::Labels;
 use gputenancy_decisions::{change::Refusal, fleet::Fleet};
 
 /// An eviction that the API server refused.

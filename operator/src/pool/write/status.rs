@@ -3,8 +3,9 @@
 use gputenancy_crds::{GpuPool, GpuPoolStatus};
 use kube::{Resource as _, ResourceExt as _};
 
-use super::{FleetWriter, WriteError, Written, failed};
-use crate::pool::status::pools;
+use gputenancy_decisions::{event::EventMessage, pool::status::pools};
+
+use super::{FleetWriter, WriteError, Written, event_type, failed};
 
 /// What is written about a pool.
 pub struct PoolWrite {
@@ -26,8 +27,9 @@ pub async fn write_pool(writer: &FleetWriter, pool: &GpuPool, write: PoolWrite) 
         let written = writer.writer.apply_status::<GpuPool>(&pool.name_any(), &status).await;
         written.map_err(failed("writing the status"))?;
         let before = pool.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
-        for (event_type, reason, note) in pools::news(before, &status.conditions) {
-            writer.report(pool.object_ref(&()), event_type, reason, "Reconcile", note).await;
+        for event in pools::events(before, &status.conditions) {
+            let EventMessage { warning, reason, message } = event;
+            writer.report(pool.object_ref(&()), event_type(warning), reason, "Reconcile", message).await;
         }
     }
     if finished {

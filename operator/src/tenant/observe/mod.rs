@@ -18,17 +18,17 @@ use gputenancy_crds::{
     projection::{SlimNamespace, SlimQuota},
     reasons::{self, Reason},
 };
-use gputenancy_decisions::quota::{Amounts, unknown_weight_message};
+use gputenancy_decisions::{
+    fleet_view::FleetView,
+    quota::{Amounts, unknown_weight_message},
+};
+use gputenancy_plan::Problem;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
 use self::{foreign_access::Access, managed::Managed, refused_controllers::RefusedControllers, versions::Written};
 use super::render::{self, standard::Standard};
-use crate::{
-    cache::{ApiEndpoint, SlimAccount, SlimSecret, pull::Source},
-    fleet_view::FleetView,
-    plan::Problem,
-};
+use crate::cache::{ApiEndpoint, SlimAccount, SlimSecret, pull::Source};
 
 /// A tenant, its objects as the caches have them, and the state of the controller.
 #[derive(Clone)]

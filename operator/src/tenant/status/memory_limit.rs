@@ -1,11 +1,9 @@
 //! What limits the memory of a tenant's pods, for its status.
 
 use gputenancy_crds::{Isolation, condition::ConditionUpdate, reasons};
+use gputenancy_decisions::fleet_view::MemoryLimit;
 
-use crate::{
-    fleet_view::MemoryLimit,
-    tenant::{decide::roles::Roles, observe::Observed},
-};
+use crate::tenant::{decide::roles::Roles, observe::Observed};
 
 const MEMORY_LIMITED: &str = "MemoryLimited";
 /// Most GPUs that a message names.

@@ -8,6 +8,10 @@ use gputenancy_cluster::{
     rights::operator::Locations,
     testing::{Answer, MockServer, Request},
 };
+use gputenancy_decisions::pool::{
+    decision::{Remembered, decide as decide_fleet},
+    read::inventory::Inventory,
+};
 use kube::{Client, runtime::reflector::ObjectRef};
 use peak_alloc::PeakAlloc;
 use tokio::sync::{mpsc, watch};
@@ -19,9 +23,7 @@ use crate::{
     metrics::Metrics,
     pool::{
         Tolerated,
-        decision::{Remembered, decide as decide_fleet},
         fleet::{DecidedStatuses, FleetReader},
-        read::inventory::Inventory,
     },
     tenant::{Context, Standard, observe::versions::Written},
 };

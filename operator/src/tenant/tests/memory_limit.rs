@@ -1,9 +1,9 @@
 //! What the status says about memory limits.
 
 use gputenancy_crds::Isolation;
+use gputenancy_decisions::fleet_view::MemoryLimit;
 
 use super::*;
-use crate::fleet_view::MemoryLimit;
 
 fn with_limits(limits: &[(&str, Isolation, &[&str])]) -> Observed {
     let mut seen = converged(&json!({}));

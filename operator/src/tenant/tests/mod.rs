@@ -10,6 +10,7 @@ use gputenancy_crds::{
     GpuGrant, GpuTenant, GpuTenantStatus, Trust,
     projection::{SlimNamespace, SlimQuota},
 };
+use gputenancy_decisions::fleet_view::{Contract, FleetView, ProfileView, TenantView};
 use k8s_openapi::{
     api::{
         core::v1::LimitRange,
@@ -39,7 +40,6 @@ use super::{
 };
 use crate::{
     cache::{ApiEndpoint, ControllerRef, pull::Named},
-    fleet_view::{Contract, FleetView, ProfileView, TenantView},
     object_name::ObjectName,
 };
 

@@ -16,8 +16,8 @@ fn every_mode() -> FleetView {
     let read = |(name, device): (&str, Value)| {
         let support = json!({"expected": "e", "incident": "i"});
         let spec: GpuProfileSpec = serde_json::from_value(json!({"device": device, "support": support})).unwrap();
-        let (trust, sharing) = (crate::plan::trust_needed(&spec), spec.device.sharing_mode());
-        let resource = crate::plan::resource_name(name, &spec);
+        let (trust, sharing) = (gputenancy_plan::trust_needed(&spec), spec.device.sharing_mode());
+        let resource = gputenancy_plan::resource_name(name, &spec);
         let contract = Contract { max_per_pod: sharing.map(|_| 1), ..Contract::default() };
         (name.to_owned(), ProfileView { resource, trust, sharing, refused: None, free: 8, contract })
     };

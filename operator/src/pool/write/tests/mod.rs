@@ -21,15 +21,12 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{FleetWriter, Namespaces, ObjectWrite, WriteQueue, object::Target, state::NodeState};
-use crate::{
-    apply::Writer,
-    metrics::Metrics,
-    pool::{
-        decide::{labels::Labels, node_specs::GpuWork},
-        decision::FleetDecision,
-    },
-};
+use crate::{apply::Writer, metrics::Metrics};
 use gputenancy_crds::ids::{NodeName, PodName};
+use gputenancy_decisions::pool::{
+    decide::{labels::Labels, node_specs::GpuWork},
+    decision::FleetDecision,
+};
 
 mod plugin;
 
