@@ -182,6 +182,7 @@ impl Controller {
         self.decided = (Instant::now(), (took * DUTY_CYCLE).clamp(MIN_PAUSE, MAX_PAUSE));
         let metrics = &self.writer.metrics;
         metrics.reconciled("fleet", took.as_secs_f64(), false);
+        tracing::debug!(visited = ?decision.visited, millis = took.as_millis(), "fleet decided");
         metrics.changes(decision.phases.iter().map(|p| phase_name(*p)));
         metrics.foreign(decision.conflicting.iter().copied());
         metrics.stopped_rollouts(decision.stopped_rollouts.iter().map(String::as_str));

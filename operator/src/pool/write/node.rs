@@ -17,7 +17,7 @@ use gputenancy_decisions::pool::{
     decide::{canary::OrphanedCanary, labels::Labels, node_specs::GpuWork, taints::TaintChange},
     decision::FleetDecision,
 };
-use gputenancy_decisions::{change::ChangeDecision, fleet::Fleet, partitioner::RequestDecision};
+use gputenancy_decisions::{fleet::Fleet, partitioner::RequestDecision};
 
 /// What is written about one Node.
 #[derive(Default)]
@@ -136,21 +136,16 @@ async fn gpus(
         state.written = applied.metadata.generation.map(|generation| (applied.uid(), generation));
     }
     outcome.record(Ok(plugin::write(node, state, work.plugin).await?));
-    let (mut announced, mut requested) = (Vec::new(), Vec::new());
-    for ChangeDecision { evictions, notices, canaries, events, .. } in work.decisions {
-        for event in events {
-            writer.metrics.event(event.reason);
-            node.report(event_type(event.warning), event.reason, "Change", event.message).await;
-        }
-        // before notices: kubelet ends a pod that it has just synced for its new annotation up to a second later
-        for eviction in evictions {
-            outcome.record(pods::evict(node, state, eviction).await);
-        }
-        announced.extend(notices);
-        requested.extend(canaries);
+    for event in work.events {
+        writer.metrics.event(event.reason);
+        node.report(event_type(event.warning), event.reason, "Change", event.message).await;
     }
-    pods::notify(node, state, announced, outcome).await;
-    for request in requested {
+    // before notices: kubelet ends a pod that it has just synced for its new annotation up to a second later
+    for eviction in work.evictions {
+        outcome.record(pods::evict(node, state, eviction).await);
+    }
+    pods::notify(node, state, work.notices, outcome).await;
+    for request in work.canaries {
         canary::create(node, request).await?;
     }
     Ok(Written::Done)

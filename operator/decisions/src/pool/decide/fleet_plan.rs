@@ -1,15 +1,53 @@
 //! The plan of the fleet, and what it means where a component partitions nodes as a whole.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Deref,
+};
 
 use gputenancy_crds::{
     GpuSpec, Layout,
     ids::{GpuKey, NodeName, PoolName},
 };
-use gputenancy_plan::{Cluster, GpuPlan, Plan, Planned, Planner, Problem, Snapshot, Why};
+use gputenancy_plan::{Cluster, GpuPlan, Plan, Planner, Problem, Snapshot, Why};
 
 use super::partitioner;
-use crate::{fleet::Fleet, partitioner::effects};
+use crate::{
+    fleet::Fleet,
+    partitioner::effects,
+    pool::{
+        derive::Derived,
+        read::dirty_nodes::{DirtyNodes, VisitReason},
+    },
+};
+
+/// The plan of what was derived.
+pub struct Planned<'a> {
+    derived: Derived<'a>,
+    /// The plan.
+    pub plan: FleetPlan<'a>,
+    /// All nodes that are visited.
+    pub visited: DirtyNodes,
+}
+
+impl<'a> Planned<'a> {
+    /// Plans; `planner` keeps the last plan, so that an unchanged fleet is not planned again.
+    pub fn of(derived: Derived<'a>, planner: &'a mut Planner) -> Self {
+        let plan = FleetPlan::make(derived.fleet(), &derived.cluster(), &derived.ownership.members, planner);
+        let mut visited = derived.dirty.clone();
+        visited.add(VisitReason::Plan, plan.differing.iter().map(NodeName::as_str));
+        Self { derived, plan, visited }
+    }
+}
+
+/// A stage has all that the one before it has.
+impl<'a> Deref for Planned<'a> {
+    type Target = Derived<'a>;
+
+    fn deref(&self) -> &Derived<'a> {
+        &self.derived
+    }
+}
 
 /// The plan, which is made once for the fleet.
 pub struct FleetPlan<'a> {
@@ -32,15 +70,15 @@ pub struct FleetPlan<'a> {
 }
 
 impl<'a> FleetPlan<'a> {
-    /// Plans; `planner` keeps the last plan, so that an unchanged fleet is not planned again. `members`: the pools that select each node.
-    pub fn make(
+    /// `members`: the pools that select each node.
+    fn make(
         fleet: &Fleet,
         cluster: &Cluster<'_>,
         members: &BTreeMap<NodeName, Vec<PoolName>>,
         planner: &'a mut Planner,
     ) -> Self {
         let mut problems = planner.read(cluster, members);
-        let Planned { snapshot, plan, changes, differing } = planner.planned();
+        let gputenancy_plan::Planned { snapshot, plan, changes, differing } = planner.planned();
         problems.extend(plan.problems.iter().cloned());
         problems.sort();
         problems.dedup();

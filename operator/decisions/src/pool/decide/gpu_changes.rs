@@ -6,7 +6,7 @@ use std::{
 };
 
 use gputenancy_crds::{
-    ChangePhase, GpuNode, GpuPool, GpuPoolSpec, GpuSpec, Guarantee, Trust,
+    ChangePhase, GpuNode, GpuPoolSpec, GpuSpec, Guarantee, Trust,
     ids::{GpuKey, PodName, PoolName},
 };
 use gputenancy_plan::{GpuPlan, Plan, TenantFacts};
@@ -16,68 +16,27 @@ use super::{
     canary,
     fleet_plan::FleetPlan,
     node_specs::plugin_observation,
-    overruns::Overruns,
-    partitioner::{self, Requests},
+    partitioner,
     planned_gpus::{PlannedGpu, planned_gpus},
     plugin_configs,
-    rollout::{Stages, Standing},
-    urgent::{self, Urgent},
+    rollout::Standing,
+    scheduled::Scheduled,
+    urgent,
 };
 use crate::{
-    change::{
-        self, CanaryPod, ChangeCandidate, ChangeDecision, ChangeObservation, EvictionNotice, Policy, Window,
-        WindowError, Windows,
-    },
+    change::{self, CanaryPod, ChangeCandidate, ChangeDecision, ChangeObservation, EvictionNotice, Policy, Window},
     fingerprint::fingerprint,
     fleet::{Fleet, pod_facts},
     partitioner::{is_whole, of},
     plugin,
-    pool::{
-        derive::{
-            devices::NodeDevices, marks::Marks, node_views::NodeViews, ownership::Ownership, pod_index::PodIndex,
-        },
-        read::{inventory::Inventory, visits::Names},
-    },
+    pool::derive::devices::NodeDevices,
 };
-
-/// Whether changes may begin now, by pool.
-pub type PoolWindows = BTreeMap<String, Result<Window, WindowError>>;
-
-/// What the steps of all GPUs are decided from.
-pub struct ChangeInputs<'a> {
-    /// The observed state.
-    pub inventory: &'a Inventory<'a>,
-    /// Who owns the GPUs.
-    pub ownership: &'a Ownership,
-    /// The plan.
-    pub plan: &'a FleetPlan<'a>,
-    /// Maintenance windows.
-    pub windows: &'a PoolWindows,
-    /// Requests for nodes that are partitioned as a whole.
-    pub requests: &'a Requests,
-    /// Stages of rollouts.
-    pub stages: &'a Stages,
-    /// Verdicts of others on nodes.
-    pub marks: &'a Marks,
-    /// Pools with too many faulty GPUs.
-    pub overruns: &'a Overruns,
-    /// GPUs whose change does not wait for a window, with the reason.
-    pub urgent: &'a Urgent,
-}
-
-/// Whether changes may begin now, for each pool; a pool whose windows cannot be parsed begins none.
-pub fn windows(inventory: &Inventory<'_>) -> PoolWindows {
-    let now = inventory.now;
-    let of = |pool: &GpuPool| Windows::read(&pool.spec.disruption.windows, now).map(|w| w.at(now));
-    inventory.fleet.pools.iter().map(|pool| (pool.name_any(), of(pool))).collect()
-}
 
 /// Decides for one GPU; `true`: all other GPUs of its node that have to change are idle.
 type Decide<'a> = &'a dyn Fn((&GpuKey, &GpuPlan), bool) -> Option<(GpuKey, ChangeDecision)>;
 
 /// What all GPUs share.
 struct Shared<'a> {
-    pods: &'a PodIndex,
     intent: String,
     canaries: BTreeMap<String, CanaryPod>,
     admitted: BTreeSet<&'a GpuKey>,
@@ -86,37 +45,32 @@ struct Shared<'a> {
 }
 
 /// The GPUs of the visited nodes that are not at rest. What is decided about a request follows from more than the node and the plan.
-pub fn busy<'a>(inputs: &ChangeInputs<'a>, visited: &Names) -> Vec<(&'a GpuKey, &'a GpuPlan)> {
-    let (fleet, plan) = (inputs.inventory.fleet, inputs.plan);
+pub fn busy<'a>(scheduled: &Scheduled<'a>) -> Vec<(&'a GpuKey, &'a GpuPlan)> {
+    let (fleet, plan) = (scheduled.fleet(), &scheduled.plan);
     let of = |name: &String| {
         let node = fleet.gpu_nodes.get(name)?;
-        let whole = inputs.requests.contains_key(name.as_str());
+        let whole = scheduled.requests.contains_key(name.as_str());
         let here = plan.plan.gpus.range(GpuKey { node: name.as_str().into(), uuid: "".into() }..);
         let here = here.take_while(|(key, _)| key.node.as_str() == name);
         let at_rest =
             |key: &GpuKey, gpu: &GpuPlan| !whole && change::is_at_rest(node, key.uuid.as_str(), plan.target(key, gpu));
         Some(here.filter(|(key, gpu)| !at_rest(key, gpu)).collect::<Vec<_>>())
     };
-    visited.iter().filter_map(of).flatten().collect()
+    scheduled.visited.iter().filter_map(of).flatten().collect()
 }
 
 /// Decides for every GPU that is not at rest; notices name places where the same is free.
-pub fn decisions(
-    inputs: &ChangeInputs<'_>,
-    views: &NodeViews,
-    pods: &PodIndex,
-    busy: &[(&GpuKey, &GpuPlan)],
-) -> BTreeMap<GpuKey, ChangeDecision> {
-    let ChangeInputs { inventory, plan: FleetPlan { plan, repartitions, .. }, requests, .. } = inputs;
-    let fleet = inventory.fleet;
+pub fn decisions(scheduled: &Scheduled<'_>, busy: &[(&GpuKey, &GpuPlan)]) -> BTreeMap<GpuKey, ChangeDecision> {
+    let FleetPlan { plan, repartitions, .. } = &scheduled.plan;
+    let (fleet, requests) = (scheduled.fleet(), &scheduled.requests);
     if busy.is_empty() {
         return BTreeMap::new();
     }
-    let (intent, canaries) = (intent(fleet), canary::pods(inventory));
-    let (admitted, staged) = admitted(inputs);
-    let shared = Shared { pods, intent, canaries, admitted, staged };
+    let (intent, canaries) = (intent(fleet), canary::pods(&scheduled.inventory()));
+    let (admitted, staged) = admitted(scheduled);
+    let shared = Shared { intent, canaries, admitted, staged };
     let decide = |(key, gpu): (&GpuKey, &GpuPlan), others_idle| {
-        Some((key.clone(), decision(inputs, &shared, (key, gpu), others_idle)?))
+        Some((key.clone(), decision(scheduled, &shared, (key, gpu), others_idle)?))
     };
     let mut decisions: BTreeMap<_, _> = busy.iter().filter_map(|gpu| decide(*gpu, true)).collect();
     for name in requests.keys() {
@@ -132,7 +86,8 @@ pub fn decisions(
     let held = devices_after(fleet, &decisions);
     for decision in decisions.values_mut() {
         let notices = std::mem::take(&mut decision.notices).into_iter().map(|notice| {
-            let elsewhere = notice.resource.as_deref().map_or_else(String::new, |r| places(views.by_node(), &held, r));
+            let elsewhere =
+                notice.resource.as_deref().map_or_else(String::new, |r| places(scheduled.views.by_node(), &held, r));
             EvictionNotice { elsewhere, ..notice }
         });
         decision.notices = notices.collect();
@@ -166,12 +121,14 @@ fn wait_all(plan: &Plan, name: &str, decisions: &mut BTreeMap<GpuKey, ChangeDeci
 }
 
 fn decision(
-    inputs: &ChangeInputs<'_>,
+    scheduled: &Scheduled<'_>,
     shared: &Shared<'_>,
     (key, gpu): (&GpuKey, &GpuPlan),
     others_idle: bool,
 ) -> Option<ChangeDecision> {
-    let ChangeInputs { inventory, ownership, plan, windows, requests, stages: _, marks, overruns, urgent } = inputs;
+    let Scheduled { windows, requests, overruns, urgent, .. } = scheduled;
+    let (inventory, ownership, marks) = (&scheduled.inventory(), scheduled.ownership, scheduled.marks);
+    let plan = &scheduled.plan;
     let (fleet, name) = (inventory.fleet, key.node.as_str());
     let node = fleet.gpu_nodes.get(name).filter(|_| !inventory.lagging.contains(name))?;
     // the agent has to know first whether it partitions
@@ -181,7 +138,7 @@ fn decision(
     let pool = fleet.pools.iter().find(|p| p.name_any() == gpu.pool.as_str())?;
     let spec = node.spec.gpus.iter().find(|g| g.uuid == key.uuid.as_str());
     let deadline = spec.and_then(|s| s.change.as_ref()?.evict_after.as_ref()).map(|t| t.0);
-    let pods = shared.pods.on_node(name);
+    let pods = scheduled.pods.on_node(name);
     let (pods, allocatable) = (pod_facts(fleet, &pods, deadline, inventory.refusals), fleet.allocatable(name));
     let urgent = urgent.get(key);
     let window = match windows.get(gpu.pool.as_str()) {
@@ -339,19 +296,17 @@ fn drains(node: &GpuNode) -> bool {
 
 /// Pods with a notice that no change on their node evicts, with their UID. Pods on nodes about which nothing is decided now are left out.
 pub fn cancelled_evictions(
-    inventory: &Inventory<'_>,
-    ownership: &Ownership,
-    pods: &PodIndex,
+    scheduled: &Scheduled<'_>,
     decisions: &BTreeMap<GpuKey, ChangeDecision>,
 ) -> BTreeMap<PodName, String> {
-    let fleet = inventory.fleet;
+    let (fleet, ownership) = (scheduled.fleet(), scheduled.ownership);
     let notified: BTreeSet<&PodName> = decisions.values().flat_map(|d| &d.notified).collect();
     let mut cancelled = BTreeMap::new();
-    for (name, pod) in pods.noticed() {
+    for (name, pod) in scheduled.pods.noticed() {
         let node = pod.spec.node_name.as_deref().unwrap_or_default();
         let waits = || ownership.overlaps(node) && fleet.gpu_nodes.get(node).is_some_and(|n| drains(n));
         let ours = !ownership.is_conflicting(node) && !waits();
-        let decided = ours && fleet.answers(node) && !inventory.lagging.contains(node);
+        let decided = ours && fleet.answers(node) && !scheduled.inventory().lagging.contains(node);
         let stays = pod.metadata.deletion_timestamp.is_none() && !pod.is_over();
         if decided && stays && !notified.contains(name) {
             cancelled.insert(name.clone(), pod.uid().unwrap_or_default());
@@ -361,16 +316,16 @@ pub fn cancelled_evictions(
 }
 
 /// GPUs that may begin a change now, by each pool's limit; the stage of a rollout keeps others from it, with the reason.
-fn admitted<'a>(inputs: &ChangeInputs<'a>) -> (BTreeSet<&'a GpuKey>, BTreeMap<&'a GpuKey, Arc<str>>) {
-    let ChangeInputs { inventory, ownership, plan, windows, stages, marks, overruns, urgent, .. } = *inputs;
-    let fleet = inventory.fleet;
+fn admitted<'a>(scheduled: &'a Scheduled<'_>) -> (BTreeSet<&'a GpuKey>, BTreeMap<&'a GpuKey, Arc<str>>) {
+    let Scheduled { windows, stages, overruns, urgent, .. } = scheduled;
+    let (fleet, plan, marks) = (scheduled.fleet(), &scheduled.plan, scheduled.marks);
     let mut by_pool: BTreeMap<&PoolName, Vec<ChangeCandidate<&GpuKey>>> = BTreeMap::new();
     let mut staged = BTreeMap::new();
     let hurried: BTreeSet<&str> =
         urgent.keys().filter_map(|key| Some(plan.plan.gpus.get(key)?.pool.as_str())).collect();
     let closed =
         |pool: &str| hurried.contains(pool) && !matches!(windows.get(pool), Some(Ok(window)) if window.is_open());
-    for planned in planned_gpus(inventory, ownership, plan) {
+    for planned in planned_gpus(scheduled) {
         let marked = marks.of_gpu(planned.key.node.as_str(), planned.key.uuid.as_str()).is_some();
         let waits = closed(planned.plan.pool.as_str()) && !urgent.contains_key(planned.key);
         // the plan no longer counts on a silent or marked node, and others must not wait for it; nor do urgent changes for those that wait for a window

@@ -16,7 +16,7 @@ use crate::{
     plugin::is_key,
     pool::{
         derive::{discovery, node_views::NodeViews, ownership::Ownership},
-        read::visits::Names,
+        read::dirty_nodes::DirtyNodes,
     },
 };
 
@@ -28,7 +28,12 @@ pub type Labels = BTreeMap<String, String>;
 
 /// Labels of the visited nodes, where they differ from what the node has; a node with a conflicting owner, or in several pools, keeps
 /// those that it has.
-pub fn labels(fleet: &Fleet, ownership: &Ownership, views: &NodeViews, visited: &Names) -> BTreeMap<NodeName, Labels> {
+pub fn labels(
+    fleet: &Fleet,
+    ownership: &Ownership,
+    views: &NodeViews,
+    visited: &DirtyNodes,
+) -> BTreeMap<NodeName, Labels> {
     let differing = |name: &String| {
         let decided = !ownership.is_conflicting(name) && !ownership.overlaps(name);
         let node = fleet.nodes.get(name).filter(|_| decided)?;
@@ -42,7 +47,7 @@ pub fn labels(fleet: &Fleet, ownership: &Ownership, views: &NodeViews, visited: 
 }
 
 /// Visited nodes whose pool's name has to be copied from the Node to the `GpuNode`.
-pub fn pool_names(fleet: &Fleet, visited: &Names) -> BTreeSet<NodeName> {
+pub fn pool_names(fleet: &Fleet, visited: &DirtyNodes) -> BTreeSet<NodeName> {
     let differs = |name: &&String| {
         let pool = fleet.nodes.get(*name).and_then(|n| n.labels().get(names::POOL_LABEL));
         fleet.gpu_nodes.get(*name).is_some_and(|gpu_node| gpu_node.labels().get(names::POOL_LABEL) != pool)

@@ -2,6 +2,7 @@
 
 pub mod bypass;
 pub mod canary;
+pub mod decided;
 pub mod fleet_plan;
 pub mod gpu_changes;
 pub mod labels;
@@ -12,5 +13,6 @@ pub mod partitioner;
 pub mod planned_gpus;
 pub mod plugin_configs;
 pub mod rollout;
+pub mod scheduled;
 pub mod taints;
 pub mod urgent;

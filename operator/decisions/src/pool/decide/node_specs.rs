@@ -16,10 +16,11 @@ use gputenancy_crds::{
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use kube::ResourceExt as _;
 
-use super::partitioner::Requests;
+use super::scheduled::Scheduled;
 use crate::{
     adoption,
-    change::{ChangeDecision, Eviction},
+    change::{CanaryRequest, ChangeDecision, Eviction, EvictionNotice},
+    event::EventMessage,
     fleet::Fleet,
     partitioner::{self, RequestDecision},
     plugin::{self, PluginDecision, PluginObservation},
@@ -28,7 +29,7 @@ use crate::{
             marks::Marks,
             ownership::{Assigned, Ownership},
         },
-        read::{inventory::Inventory, visits::Names},
+        read::inventory::Inventory,
     },
     verdict::{self, ClearedFaults, cleared_faults},
 };
@@ -38,36 +39,38 @@ use crate::{
 pub struct GpuWork {
     /// The new spec, if it differs.
     pub spec: Option<GpuNodeSpec>,
-    /// Decisions about its GPUs.
-    pub decisions: Vec<ChangeDecision>,
+    /// Events about it and its GPUs.
+    pub events: Vec<EventMessage>,
+    /// Pods to evict.
+    pub evictions: Vec<Eviction>,
+    /// Pods to notify, after the evictions.
+    pub notices: Vec<EvictionNotice>,
+    /// Canary pods to create unless they exist.
+    pub canaries: Vec<CanaryRequest>,
     /// What concerns the node as a whole where NVIDIA's plugin advertises.
     pub plugin: PluginDecision,
 }
 
-/// Decisions that a node carries out.
-pub struct NodeDecisions<'a> {
-    /// Steps of changes, by GPU.
-    pub decisions: &'a BTreeMap<GpuKey, ChangeDecision>,
-    /// Requests for nodes that are partitioned as a whole.
-    pub requests: &'a Requests,
-    /// The nodes that are visited.
-    pub visited: &'a Names,
-    /// Pods that bypass the memory limit of their share, by node.
-    pub bypass: &'a BTreeMap<NodeName, BTreeSet<Eviction>>,
-    /// Verdicts of others.
-    pub marks: &'a Marks,
+impl GpuWork {
+    fn is_needed(&self) -> bool {
+        let Self { spec, events, evictions, notices, canaries, plugin } = self;
+        let pods = !(evictions.is_empty() && notices.is_empty() && canaries.is_empty());
+        spec.is_some() || !events.is_empty() || pods || plugin.cordon.is_some() || plugin.restart.is_some()
+    }
 }
 
 /// Of the visited nodes: decided GPUs as decided, others as they are; GPUs that no pool has any more are released once nothing uses them.
-/// `cached` has the specs as the API server has them.
+/// `bypass`: pods that bypass the memory limit of their share.
 pub fn work(
-    inventory: &Inventory<'_>,
-    cached: &Fleet,
-    ownership: &Ownership,
-    NodeDecisions { decisions, requests, visited, bypass, marks }: &NodeDecisions<'_>,
+    scheduled: &Scheduled<'_>,
+    decisions: &BTreeMap<GpuKey, ChangeDecision>,
+    bypass: &BTreeMap<NodeName, BTreeSet<Eviction>>,
 ) -> BTreeMap<NodeName, GpuWork> {
+    let (inventory, ownership, marks) = (&scheduled.inventory(), scheduled.ownership, scheduled.marks);
+    // the specs as the API server has them
+    let (cached, visited) = (scheduled.cached(), &scheduled.visited);
     let mut by_node: BTreeMap<&str, Vec<(&str, &ChangeDecision)>> = BTreeMap::new();
-    for (key, decision) in *decisions {
+    for (key, decision) in decisions {
         by_node.entry(key.node.as_str()).or_default().push((key.uuid.as_str(), decision));
     }
     let fleet = inventory.fleet;
@@ -77,7 +80,8 @@ pub fn work(
     };
     let gpu_nodes = visited.iter().filter_map(|name| fleet.gpu_nodes.get_key_value(name));
     for (name, node) in gpu_nodes.filter(readable) {
-        let (here, request) = (by_node.remove(name.as_str()).unwrap_or_default(), requests.get(name.as_str()));
+        let (here, request) =
+            (by_node.remove(name.as_str()).unwrap_or_default(), scheduled.requests.get(name.as_str()));
         let written = cached.gpu_nodes.get(name);
         let kubernetes_node = fleet.nodes.get(name).map(AsRef::as_ref);
         let cleared = kubernetes_node.map(|n| cleared_faults(n, inventory.now)).unwrap_or_default();
@@ -89,20 +93,24 @@ pub fn work(
         let spec = spec.map(|spec| with_marks(marks, &cleared, (name, node), spec));
         let spec = spec.filter(|spec| written.map(|n| &n.spec) != Some(spec));
         let adopted = written.filter(|n| spec.is_some() && fleet.answers(name) && !Arc::ptr_eq(n, node));
-        let adopted = adopted.map(|n| adoption::events(n).collect::<Vec<_>>()).unwrap_or_default();
-        let events = request.map(|r| r.events.clone()).into_iter().chain([adopted]);
-        let events = events.map(|events| ChangeDecision { events, ..ChangeDecision::default() });
-        let evictions = bypass.get(name.as_str());
-        let evictions = evictions.map(|e| ChangeDecision { evictions: e.clone(), ..ChangeDecision::default() });
-        let others = events.filter(has_work).chain(evictions);
-        let decisions: Vec<ChangeDecision> =
-            here.into_iter().map(|(_, d)| d).filter(|d| has_work(d)).cloned().chain(others).collect();
+        let requested = request.into_iter().flat_map(|r| r.events.iter().cloned());
+        let decisions = || here.iter().map(|(_, decision)| *decision);
+        let events = decisions().flat_map(|d| d.events.iter().cloned()).chain(requested);
+        let evictions = decisions().flat_map(|d| &d.evictions).chain(bypass.get(name.as_str()).into_iter().flatten());
         let pooled = ownership.is_pooled(name) || partitioner::awaits_answer(node);
         let kubernetes_node = kubernetes_node.filter(|_| !ownership.is_conflicting(name));
         let plugin = kubernetes_node.map(|n| plugin::step(&observation(inventory.now, (n, node), pooled)));
         let plugin = plugin.unwrap_or_default();
-        if spec.is_some() || !decisions.is_empty() || plugin.cordon.is_some() || plugin.restart.is_some() {
-            work.insert(name.as_str().into(), GpuWork { spec, decisions, plugin });
+        let done = GpuWork {
+            events: events.chain(adopted.into_iter().flat_map(|node| adoption::events(node))).collect(),
+            evictions: evictions.cloned().collect(),
+            notices: decisions().flat_map(|d| d.notices.iter().cloned()).collect(),
+            canaries: decisions().flat_map(|d| d.canaries.iter().cloned()).collect(),
+            spec,
+            plugin,
+        };
+        if done.is_needed() {
+            work.insert(name.as_str().into(), done);
         }
     }
     work.extend(visited.iter().filter_map(|name| Some((name.as_str().into(), left_over(inventory, ownership, name)?))));
@@ -235,11 +243,6 @@ fn restart_deadlines(change: &mut Change, now: Timestamp) {
     if let Some(at) = change.evict_after.as_mut().filter(|at| at.0 < now) {
         *at = Time(now);
     }
-}
-
-fn has_work(decision: &ChangeDecision) -> bool {
-    let ChangeDecision { events, canaries, evictions, notices, .. } = decision;
-    !(events.is_empty() && canaries.is_empty() && evictions.is_empty() && notices.is_empty())
 }
 
 /// GPUs that are listed keep their place, new ones follow by index: the order of a list must not make a difference.

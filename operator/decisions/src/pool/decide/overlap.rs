@@ -7,32 +7,31 @@ use gputenancy_crds::{Change, ChangePhase, GpuNode, GpuPool, GpuSpec, ids::GpuKe
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use super::{canary, gpu_changes::ChangeInputs, node_specs::plugin_observation};
+use super::{canary, node_specs::plugin_observation, scheduled::Scheduled};
 use crate::{
     change::{self, ChangeDecision, ChangeObservation, Policy},
     event::EventMessage,
     fleet::pod_facts,
     partitioner::of,
     plugin,
-    pool::{derive::pod_index::PodIndex, read::visits::Names},
 };
 
 /// Decides about changes in progress on the visited nodes that several pools select.
-pub fn decisions(inputs: &ChangeInputs<'_>, pods: &PodIndex, visited: &Names) -> BTreeMap<GpuKey, ChangeDecision> {
-    let (fleet, ownership) = (inputs.inventory.fleet, inputs.ownership);
-    let decided = |name: &str| {
-        ownership.overlaps(name) && !ownership.is_conflicting(name) && !inputs.inventory.lagging.contains(name)
-    };
-    let nodes = visited.iter().filter(|name| decided(name.as_str()));
+pub fn decisions(scheduled: &Scheduled<'_>) -> BTreeMap<GpuKey, ChangeDecision> {
+    let (inventory, ownership) = (scheduled.inventory(), scheduled.ownership);
+    let fleet = inventory.fleet;
+    let decided =
+        |name: &str| ownership.overlaps(name) && !ownership.is_conflicting(name) && !inventory.lagging.contains(name);
+    let nodes = scheduled.visited.iter().filter(|name| decided(name.as_str()));
     let nodes = nodes.filter_map(|name| Some((name.as_str(), &**fleet.gpu_nodes.get(name)?)));
     let mut decisions = BTreeMap::new();
     for (name, node) in nodes.filter(|(_, node)| !node.spec.is_of_newer_release()) {
         for (gpu, change) in node.spec.gpus.iter().filter_map(|gpu| Some((gpu, gpu.change.as_ref()?))) {
             let key = GpuKey { node: name.into(), uuid: gpu.uuid.as_str().into() };
             if change.phase < ChangePhase::Partitioning {
-                decisions.insert(key, draining(inputs, (name, gpu), change));
+                decisions.insert(key, draining(scheduled, (name, gpu), change));
             } else if change.phase < ChangePhase::RolledBack {
-                let decision = partitioning(inputs, pods, (&key, node), change);
+                let decision = partitioning(scheduled, (&key, node), change);
                 decisions.insert(key, decision);
             }
         }
@@ -41,10 +40,10 @@ pub fn decisions(inputs: &ChangeInputs<'_>, pods: &PodIndex, visited: &Names) ->
 }
 
 /// Pools that select a node, the one first that its label names.
-fn pools<'a>(inputs: &ChangeInputs<'a>, name: &str) -> Vec<&'a GpuPool> {
-    let fleet = inputs.inventory.fleet;
+fn pools<'a>(scheduled: &'a Scheduled<'_>, name: &str) -> Vec<&'a GpuPool> {
+    let fleet = scheduled.fleet();
     let labelled = fleet.nodes.get(name).and_then(|node| node.labels().get(names::POOL_LABEL));
-    let selecting = inputs.ownership.pools_of(name);
+    let selecting = scheduled.ownership.pools_of(name);
     let mut pools: Vec<_> = (fleet.pools.iter())
         .filter(|pool| selecting.iter().any(|selecting| *selecting.as_str() == pool.name_any()))
         .collect();
@@ -53,13 +52,13 @@ fn pools<'a>(inputs: &ChangeInputs<'a>, name: &str) -> Vec<&'a GpuPool> {
 }
 
 /// Evicts no pod, and ends after the longest `drainTimeout` of the pools.
-fn draining(inputs: &ChangeInputs<'_>, (name, gpu): (&str, &GpuSpec), change: &Change) -> ChangeDecision {
-    let now = inputs.inventory.now;
-    let liveness = inputs.inventory.fleet.liveness(name);
+fn draining(scheduled: &Scheduled<'_>, (name, gpu): (&str, &GpuSpec), change: &Change) -> ChangeDecision {
+    let now = scheduled.now();
+    let liveness = scheduled.fleet().liveness(name);
     if !liveness.is_alive() {
         return ChangeDecision::default();
     }
-    let timeouts = pools(inputs, name).into_iter().map(|pool| Policy::from(&pool.spec.disruption).drain_timeout);
+    let timeouts = pools(scheduled, name).into_iter().map(|pool| Policy::from(&pool.spec.disruption).drain_timeout);
     let began = change.evict_after.as_ref().unwrap_or(&change.started_at).0;
     let began = liveness.since.map_or(began, |since| began.max(since));
     let ends = timeouts.max().and_then(|timeout| began.checked_add(timeout).ok()).unwrap_or(Timestamp::MAX);
@@ -77,16 +76,11 @@ fn draining(inputs: &ChangeInputs<'_>, (name, gpu): (&str, &GpuSpec), change: &C
 }
 
 /// Continues by the journal: no other target, and no pod is evicted from here on.
-fn partitioning(
-    inputs: &ChangeInputs<'_>,
-    pods: &PodIndex,
-    (key, node): (&GpuKey, &GpuNode),
-    change: &Change,
-) -> ChangeDecision {
-    let (inventory, name) = (inputs.inventory, key.node.as_str());
+fn partitioning(scheduled: &Scheduled<'_>, (key, node): (&GpuKey, &GpuNode), change: &Change) -> ChangeDecision {
+    let (inventory, name) = (&scheduled.inventory(), key.node.as_str());
     let fleet = inventory.fleet;
     let liveness = fleet.liveness(name);
-    let pool = pools(inputs, name).into_iter().next();
+    let pool = pools(scheduled, name).into_iter().next();
     let policy =
         pool.map(|pool| Policy { canary: pool.spec.verify.canary.clone(), ..Policy::from(&pool.spec.disruption) });
     change::step(&ChangeObservation {
@@ -99,14 +93,14 @@ fn partitioning(
         reason: &change.reason,
         intent: &change.intent,
         canaries: &canary::pods(inventory),
-        pods: &pod_facts(fleet, &pods.on_node(name), None, inventory.refusals),
+        pods: &pod_facts(fleet, &scheduled.pods.on_node(name), None, inventory.refusals),
         policy: &policy.unwrap_or_default(),
         others_idle: true,
         agent_alive: liveness.is_alive(),
         alive_since: liveness.since.filter(|_| liveness.is_alive()),
         partitioner: of(node.spec.partitioner),
-        request: inputs.requests.get(name).map(|request| &request.state),
-        recreate: inputs.plan.repartitions.get(key).map(String::as_str),
+        request: scheduled.requests.get(name).map(|request| &request.state),
+        recreate: scheduled.plan.repartitions.get(key).map(String::as_str),
         staged: false,
         waits: None,
     })

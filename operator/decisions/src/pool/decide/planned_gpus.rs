@@ -10,12 +10,12 @@ use gputenancy_plan::GpuPlan;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use super::{fleet_plan::FleetPlan, partitioner};
+use super::{fleet_plan::Planned, partitioner};
 use crate::{
     change::{self, Policy},
     fleet::Fleet,
     liveness::{GRACE_PERIOD, Liveness, SLOT_TIMEOUT},
-    pool::{derive::ownership::Ownership, read::inventory::Inventory},
+    pool::read::inventory::Inventory,
 };
 
 /// What the plan wants of a GPU, and what keeps it from it.
@@ -43,13 +43,10 @@ pub struct PlannedGpu<'a> {
 }
 
 /// All GPUs of the plan but those with a conflicting owner, who suspends changes.
-pub fn planned_gpus<'a>(
-    inventory: &'a Inventory<'a>,
-    ownership: &'a Ownership,
-    plan: &'a FleetPlan<'a>,
-) -> impl Iterator<Item = PlannedGpu<'a>> {
+pub fn planned_gpus<'a>(planned: &'a Planned<'_>) -> impl Iterator<Item = PlannedGpu<'a>> {
+    let (inventory, ownership, plan) = (planned.inventory(), planned.ownership, &planned.plan);
     let fleet = inventory.fleet;
-    let here = with_nodes(fleet, &plan.plan.gpus).filter(|(key, ..)| !ownership.is_conflicting(key.node.as_str()));
+    let here = with_nodes(fleet, &plan.plan.gpus).filter(move |(key, ..)| !ownership.is_conflicting(key.node.as_str()));
     let mut last: Option<(&NodeName, Liveness)> = None;
     here.map(move |(key, gpu, node)| {
         let known = last.filter(|(name, _)| **name == key.node);
@@ -65,8 +62,8 @@ pub fn planned_gpus<'a>(
         let differs = |target: &Layout| spec.is_some_and(|s| !gputenancy_plan::has_layout(s, target));
         let wanted = gpu.changed && !kept() || plan.repartitions.contains_key(key) || target.is_some_and(differs);
         // what cannot begin must not be admitted in place of another GPU
-        let blocked =
-            wanted && (inventory.failing.contains(key.node.as_str()) || waits_to_retry(inventory, spec, (gpu, target)));
+        let blocked = wanted
+            && (inventory.failing.contains(key.node.as_str()) || waits_to_retry(&inventory, spec, (gpu, target)));
         let unknown = [inventory.lagging, inventory.writing].into_iter().any(|nodes| nodes.contains(key.node.as_str()));
         let rank = plan.effective(key, gpu).rank;
         let silent = liveness.is_silent_for(GRACE_PERIOD, inventory.now);

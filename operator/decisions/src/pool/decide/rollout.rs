@@ -15,18 +15,15 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp}
 use kube::ResourceExt as _;
 
 use super::{
-    fleet_plan::FleetPlan,
+    fleet_plan::Planned,
     planned_gpus::{PlannedGpu, planned_gpus},
 };
-use crate::event::EventMessage;
 use crate::{
+    event::EventMessage,
     fingerprint::fingerprint,
     fleet::Fleet,
     liveness::{GRACE_PERIOD, SLOT_TIMEOUT},
-    pool::{
-        derive::{marks::Marks, ownership::Ownership},
-        read::inventory::Inventory,
-    },
+    pool::{derive::marks::Marks, read::inventory::Inventory},
     rollout::{FailedChange, Names, RolloutGpu, RolloutInput, RolloutNode, Stage, stage},
 };
 
@@ -59,15 +56,16 @@ pub enum Standing {
 }
 
 /// Decides the stage of every pool with rules for rollouts.
-pub fn stages(inventory: &Inventory<'_>, ownership: &Ownership, plan: &FleetPlan<'_>, marks: &Marks) -> Stages {
+pub fn stages(planned: &Planned<'_>) -> Stages {
+    let (inventory, marks) = (&planned.inventory(), planned.marks);
     let fleet = inventory.fleet;
     let mut pools = fleet.pools.iter().filter(|pool| pool.spec.rollout.is_some()).peekable();
     if pools.peek().is_none() {
         return Stages::default();
     }
     let mut by_pool: BTreeMap<&str, Vec<PlannedGpu<'_>>> = BTreeMap::new();
-    for planned in planned_gpus(inventory, ownership, plan) {
-        by_pool.entry(planned.plan.pool.as_str()).or_default().push(planned);
+    for gpu in planned_gpus(planned) {
+        by_pool.entry(gpu.plan.pool.as_str()).or_default().push(gpu);
     }
     let of = |pool: &GpuPool| {
         let (rules, mode) = (pool.spec.rollout.as_ref()?, pool.spec.layout.mode);

@@ -10,7 +10,7 @@ use crate::{
     fleet::Fleet,
     pool::{
         derive::ownership::Ownership,
-        read::{inventory::Inventory, visits::Names},
+        read::{dirty_nodes::DirtyNodes, inventory::Inventory},
     },
 };
 
@@ -26,7 +26,11 @@ pub struct TaintChange {
 }
 
 /// Taints of the visited nodes, where they differ from what the node has; on a node with a conflicting owner, or that several pools select, they stay.
-pub fn taints(inventory: &Inventory<'_>, ownership: &Ownership, visited: &Names) -> BTreeMap<NodeName, TaintChange> {
+pub fn taints(
+    inventory: &Inventory<'_>,
+    ownership: &Ownership,
+    visited: &DirtyNodes,
+) -> BTreeMap<NodeName, TaintChange> {
     let fleet = inventory.fleet;
     let served = |pool: &GpuPool| {
         let taint = pool.spec.taint.clone().filter(|taint| inventory.tolerated.refuses(taint).is_none())?;

@@ -6,16 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::{GpuNode, GpuPool, GpuState, Layout, ids::GpuKey};
-use gputenancy_plan::{GpuPlan, Plan, resource_name};
+use gputenancy_plan::{GpuPlan, resource_name};
 use kube::ResourceExt as _;
 
-use crate::{
-    change::{REASON_LIMIT, Window, WindowError},
-    pool::{
-        derive::{marks::Marks, ownership::Ownership},
-        read::inventory::Inventory,
-    },
-};
+use super::fleet_plan::Planned;
+use crate::change::{REASON_LIMIT, Window, WindowError};
 
 /// GPUs whose change does not wait for a window, with the reason as a clause.
 pub type Urgent = BTreeMap<GpuKey, String>;
@@ -37,37 +32,32 @@ struct Lost<'n> {
 const MOST_NAMED: usize = 4;
 
 /// What others say about nodes, and the pools that it matters for.
-pub struct Faults<'a> {
-    /// The observed state.
-    pub inventory: &'a Inventory<'a>,
-    /// The pools of nodes.
-    pub ownership: &'a Ownership,
-    /// Verdicts of others on nodes.
-    pub marks: &'a Marks,
+struct Faults<'a> {
+    planned: &'a Planned<'a>,
     /// Maintenance windows.
-    pub windows: &'a BTreeMap<String, Result<Window, WindowError>>,
+    windows: &'a BTreeMap<String, Result<Window, WindowError>>,
 }
 
 impl Faults<'_> {
     /// Pools whose windows may keep a change from a start, and that let faults take precedence.
     fn pools(&self) -> BTreeSet<String> {
         let windowed = |pool: &str| matches!(self.windows.get(pool), Some(Ok(window)) if *window != Window::Always);
-        let pools = self.inventory.fleet.active_pools().filter(|pool| pool.spec.health.faults_ignore_windows);
+        let pools = self.planned.fleet().active_pools().filter(|pool| pool.spec.health.faults_ignore_windows);
         pools.map(GpuPool::name_any).filter(|name| windowed(name)).collect()
     }
 
     /// Faulty nodes of pools.
     fn faulty(&self) -> impl Iterator<Item = &str> {
-        self.marks.faulty().map(String::as_str).filter(|name| self.ownership.is_pooled(name))
+        self.planned.marks.faulty().map(String::as_str).filter(|name| self.planned.ownership.is_pooled(name))
     }
 
     /// Devices of faulty nodes and GPUs that do not count: a pod that runs keeps its device.
     fn uncounted(&self) -> BTreeMap<String, Lost<'_>> {
         let mut uncounted: BTreeMap<String, Lost<'_>> = BTreeMap::new();
         for name in self.faulty() {
-            let Some(node) = self.inventory.fleet.gpu_nodes.get(name) else { continue };
-            let answers = self.inventory.fleet.answers(name);
-            let faulty = |uuid: &str| self.marks.is_faulty(name, uuid);
+            let Some(node) = self.planned.fleet().gpu_nodes.get(name) else { continue };
+            let answers = self.planned.fleet().answers(name);
+            let faulty = |uuid: &str| self.planned.marks.is_faulty(name, uuid);
             let held = if answers { held(node, &faulty) } else { Devices::new() };
             let lost = node.spec.gpus.iter().filter(|gpu| faulty(&gpu.uuid));
             let listed = lost.flat_map(|gpu| gpu.layout().resources());
@@ -84,11 +74,11 @@ impl Faults<'_> {
     }
 
     /// Of these devices those that are missing for guarantees.
-    fn lost(&self, plan: &Plan) -> BTreeMap<String, Lost<'_>> {
+    fn lost(&self) -> BTreeMap<String, Lost<'_>> {
         let mut missing = Devices::new();
-        for profile in &self.inventory.fleet.profiles {
+        for profile in &self.planned.fleet().profiles {
             let name = profile.name_any();
-            let Some(supply) = plan.profiles.get(name.as_str()) else { continue };
+            let Some(supply) = self.planned.plan.plan.profiles.get(name.as_str()) else { continue };
             let short = i64::from(supply.guaranteed.saturating_sub(supply.usable));
             *missing.entry(resource_name(&name, &profile.spec)).or_default() += short;
         }
@@ -102,11 +92,11 @@ impl Faults<'_> {
     /// Faulty nodes because of which a change in progress still does not wait: of those because of which it began, and of its pool. None, if it
     /// did not begin so.
     fn behind(&self, key: &GpuKey, gpu: &GpuPlan) -> Nodes<'_> {
-        let node = self.inventory.fleet.gpu_nodes.get(key.node.as_str());
+        let node = self.planned.fleet().gpu_nodes.get(key.node.as_str());
         let gpu_spec = node.and_then(|node| node.spec.gpus.iter().find(|gpu| gpu.uuid == key.uuid.as_str()));
         let change = gpu_spec.and_then(|gpu| gpu.change.as_ref());
         let Some(named) = change.and_then(|change| named(&change.reason)) else { return Nodes::new() };
-        let in_pool = |name: &str| self.ownership.pool_of(name).is_some_and(|pool| *pool == gpu.pool);
+        let in_pool = |name: &str| self.planned.ownership.pool_of(name).is_some_and(|pool| *pool == gpu.pool);
         self.faulty().filter(|name| named.contains(name) || in_pool(name)).collect()
     }
 }
@@ -135,15 +125,16 @@ fn named(reason: &str) -> Option<BTreeSet<&str>> {
 }
 
 /// GPUs whose change does not wait for a window.
-pub fn changes(faults: &Faults<'_>, plan: &Plan) -> Urgent {
+pub fn changes(planned: &Planned<'_>, windows: &BTreeMap<String, Result<Window, WindowError>>) -> Urgent {
+    let faults = Faults { planned, windows };
     let pools = if faults.faulty().next().is_none() { BTreeSet::new() } else { faults.pools() };
     if pools.is_empty() {
         return Urgent::new();
     }
-    let gpus = plan.gpus.iter().filter(|(_, gpu)| pools.contains(gpu.pool.as_str()));
+    let gpus = planned.plan.plan.gpus.iter().filter(|(_, gpu)| pools.contains(gpu.pool.as_str()));
     let (wanted, others): (Vec<_>, Vec<_>) = gpus.partition(|(_, gpu)| gpu.changed);
     let begun = others.into_iter().map(|(key, gpu)| (key, faults.behind(key, gpu)));
-    let behind = begun.filter(|(_, nodes)| !nodes.is_empty()).chain(restoring(wanted, faults.lost(plan)));
+    let behind = begun.filter(|(_, nodes)| !nodes.is_empty()).chain(restoring(wanted, faults.lost()));
     behind.map(|(key, nodes)| (key.clone(), clause(&nodes))).collect()
 }
 

@@ -11,9 +11,9 @@ use k8s_openapi::{
 };
 use kube::ResourceExt as _;
 
-use crate::event::EventMessage;
 use crate::{
     demand::{Demands, Flapping},
+    event::EventMessage,
     fleet::Fleet,
 };
 

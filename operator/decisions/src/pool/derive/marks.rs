@@ -13,10 +13,10 @@ use gputenancy_crds::{
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
 
 use super::gpu_marks::GpuMarks;
-use crate::event::EventMessage;
 use crate::{
+    event::EventMessage,
     fleet::Fleet,
-    pool::read::{tolerated::Tolerated, visits::Names},
+    pool::read::{dirty_nodes::DirtyNodes, tolerated::Tolerated},
     verdict::{Settled, settle},
 };
 
@@ -50,11 +50,11 @@ struct Known {
 
 impl Marks {
     /// Brings the verdicts on these nodes up to date with the fleet. Nodes with a verdict are to be visited until it has ended.
-    pub fn update(&mut self, fleet: &Fleet, tolerated: &Tolerated, now: Timestamp, visited: &Names) {
+    pub fn update(&mut self, fleet: &Fleet, tolerated: &Tolerated, now: Timestamp, visited: &DirtyNodes) {
         // the clock may have been set back
         self.ended.values_mut().for_each(|at| *at = (*at).min(now));
         self.gpus.values_mut().for_each(|gpus| gpus.ended_by(now));
-        for name in visited {
+        for name in visited.iter() {
             let before = self.nodes.remove(name).unwrap_or_default();
             let gpus = self.gpus.remove(name).unwrap_or_default();
             if !fleet.nodes.contains_key(name) {

@@ -12,18 +12,17 @@ use gputenancy_plan::{Cluster, ConflictingOwner, NodeFacts};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use super::{marks::Marks, pod_index::PodIndex, silence::Silent};
+use super::{marks::Marks, pod_index::PodIndex};
 use crate::{
     fleet::{Fleet, NodeState},
-    pool::read::{tolerated::Tolerated, visits::Names},
+    liveness::Liveness,
+    pool::read::dirty_nodes::DirtyNodes,
 };
 
 /// The states of all nodes, by name.
 #[derive(Debug, Default)]
 pub struct NodeStates {
     nodes: BTreeMap<String, Known>,
-    silent: Silent,
-    marks: Marks,
     /// Number of nodes by GPU resource in `status.allocatable`.
     resources: BTreeMap<String, usize>,
 }
@@ -37,15 +36,9 @@ struct Known {
 }
 
 impl NodeStates {
-    /// What follows from the history alone.
-    #[cfg(test)]
-    pub fn with_marks_alone(&self) -> Self {
-        Self { marks: self.marks.clone(), ..Self::default() }
-    }
-
     /// Brings the states of these nodes up to date with the fleet.
-    pub fn update(&mut self, fleet: &Fleet, visited: &Names) {
-        for name in visited {
+    pub fn update(&mut self, fleet: &Fleet, visited: &DirtyNodes) {
+        for name in visited.iter() {
             let (node, gpu_node) = (fleet.nodes.get(name).cloned(), fleet.gpu_nodes.get(name).cloned());
             let state = (node.is_some() || gpu_node.is_some()).then(|| fleet.node_state(name));
             for resource in node.iter().flat_map(|node| resources(node)) {
@@ -66,31 +59,26 @@ impl NodeStates {
         }
     }
 
-    /// Brings the verdicts of others on these nodes up to date with the fleet.
-    pub fn update_marks(&mut self, fleet: &Fleet, tolerated: &Tolerated, now: Timestamp, visited: &Names) {
-        self.marks.update(fleet, tolerated, now, visited);
-    }
-
-    /// Brings the silent ones of these nodes up to date. Only nodes of a pool, and those with a `GpuNode`, are expected to report: all others
-    /// have no GPUs, and may be many.
-    pub fn update_silent(&mut self, is_pooled: impl Fn(&str) -> bool, visited: &Names) {
-        for name in visited {
-            let expected = |known: &&Known| known.gpu_node.is_some() || is_pooled(name);
-            let liveness = self.nodes.get(name).filter(expected).map(|known| known.state.liveness);
-            match liveness.filter(|liveness| !liveness.is_alive()) {
-                Some(liveness) => drop(self.silent.insert(name.clone(), liveness)),
-                None => drop(self.silent.remove(name)),
-            }
-        }
+    /// Liveness of an agent that is expected to report: that of a node with a `GpuNode`, or of a pool. All other nodes have no GPUs, and may be
+    /// many.
+    pub fn expected_agent(&self, node: &str, is_pooled: bool) -> Option<Liveness> {
+        let expected = |known: &&Known| known.gpu_node.is_some() || is_pooled;
+        self.nodes.get(node).filter(expected).map(|known| known.state.liveness)
     }
 
     /// The planner's input at `now`.
-    pub fn cluster<'a>(&'a self, fleet: &'a Fleet, pods: &'a PodIndex, now: Timestamp) -> Cluster<'a> {
+    pub fn cluster<'a>(
+        &'a self,
+        fleet: &'a Fleet,
+        marks: &'a Marks,
+        pods: &'a PodIndex,
+        now: Timestamp,
+    ) -> Cluster<'a> {
         let facts = |(name, known): (&'a String, &'a Known)| {
             let Known { node, gpu_node, state } = known;
             let (ready, foreign) = (state.is_supply(Some(now)), state.foreign.clone());
-            let marked = self.marks.of(name).map(Cow::Borrowed);
-            let (labels, withdrawn, gpus) = (node.as_ref()?.labels(), self.marks.withdrawn(name), gpu_node.as_ref());
+            let marked = marks.of(name).map(Cow::Borrowed);
+            let (labels, withdrawn, gpus) = (node.as_ref()?.labels(), marks.withdrawn(name), gpu_node.as_ref());
             Some(NodeFacts { name, labels, ready, foreign, marked, withdrawn, gpus })
         };
         fleet.cluster_with(self.nodes.iter().filter_map(facts).collect(), pods.priorities())
@@ -99,16 +87,6 @@ impl NodeStates {
     /// A conflicting owner of the GPUs of a node.
     pub fn foreign(&self, node: &str) -> Option<&ConflictingOwner> {
         self.nodes.get(node)?.state.foreign.as_ref()
-    }
-
-    /// Nodes whose agent is expected to report and does not.
-    pub fn silent(&self) -> &Silent {
-        &self.silent
-    }
-
-    /// Verdicts of others on nodes.
-    pub fn marks(&self) -> &Marks {
-        &self.marks
     }
 
     /// GPU resources that nodes offer.

@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::GpuNode;
 
-use super::{devices::NodeDevices, node_states::NodeStates, node_view::NodeView, ownership::Ownership, sums::Sums};
-use crate::{fleet::Fleet, pool::read::visits::Names};
+use super::{
+    devices::NodeDevices, marks::Marks, node_view::NodeView, ownership::Ownership, silence::Silent, sums::Sums,
+};
+use crate::{fleet::Fleet, pool::read::dirty_nodes::DirtyNodes};
 
 /// What follows from each `GpuNode`, by node.
 #[derive(Debug, Default)]
@@ -21,10 +23,16 @@ pub struct NodeViews {
 
 impl NodeViews {
     /// Brings the views of these nodes up to date with the fleet.
-    pub fn update(&mut self, fleet: &Fleet, ownership: &Ownership, states: &NodeStates, visited: &Names) {
-        for name in visited {
+    pub fn update(
+        &mut self,
+        fleet: &Fleet,
+        ownership: &Ownership,
+        (silent, marks): (&Silent, &Marks),
+        visited: &DirtyNodes,
+    ) {
+        for name in visited.iter() {
             let node = fleet.gpu_nodes.get(name);
-            let free = !states.silent().contains_key(name) && states.marks().of(name).is_none();
+            let free = !silent.contains(name) && marks.of(name).is_none();
             let view = node.map(|node| NodeView::of(node, ownership.pool_of(name), free));
             let shares = || node.iter().flat_map(|n| n.status.iter()).flat_map(|s| &s.gpus).flat_map(|gpu| &gpu.shares);
             let (bypassed, refused) =

@@ -11,7 +11,7 @@ use gputenancy_plan::membership;
 use kube::ResourceExt as _;
 
 use super::node_states::NodeStates;
-use crate::{fleet::Fleet, partitioner, pool::read::visits::Names};
+use crate::{fleet::Fleet, partitioner, pool::read::dirty_nodes::DirtyNodes};
 
 /// The owners of the GPUs of each node.
 #[derive(Debug, Default)]
@@ -77,13 +77,13 @@ fn assigned(node: &GpuNode, pool: Option<&GpuPool>, is_foreign: bool, engaged: i
 
 impl Ownership {
     /// Brings the owners of these nodes up to date with the fleet.
-    pub fn update(&mut self, fleet: &Fleet, states: &NodeStates, visited: &Names) {
+    pub fn update(&mut self, fleet: &Fleet, states: &NodeStates, visited: &DirtyNodes) {
         let pools: Vec<&GpuPool> = fleet.active_pools().collect();
         let labels = visited.iter().filter_map(|name| Some((name.as_str(), fleet.nodes.get(name)?.labels())));
         let mut members = membership(&pools, labels);
         let pools: BTreeMap<&str, &GpuPool> =
             pools.into_iter().filter_map(|pool| Some((pool.metadata.name.as_deref()?, pool))).collect();
-        for name in visited {
+        for name in visited.iter() {
             self.forget(name);
             let (gpu_node, selecting) = (fleet.gpu_nodes.get(name), members.remove(name.as_str()));
             let foreign = states.foreign(name).map(|foreign| foreign.by);

@@ -10,7 +10,7 @@ use kube::ResourceExt as _;
 
 use crate::{
     fleet::{Fleet, priority},
-    pool::read::visits::changed,
+    pool::read::dirty_nodes::changed,
 };
 
 /// Pods by what they matter for.

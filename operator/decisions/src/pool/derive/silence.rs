@@ -9,8 +9,12 @@ use gputenancy_crds::{
 };
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
 
-use crate::event::EventMessage;
-use crate::liveness::{AgentState, GRACE_PERIOD, Liveness, SLOT_TIMEOUT};
+use super::{node_states::NodeStates, ownership::Ownership};
+use crate::{
+    event::EventMessage,
+    liveness::{AgentState, GRACE_PERIOD, Liveness, SLOT_TIMEOUT},
+    pool::read::dirty_nodes::DirtyNodes,
+};
 
 /// Agents of the pool's nodes do not report.
 pub const AGENT_SILENT: &str = "AgentSilent";
@@ -19,11 +23,35 @@ pub const AGENT_SILENT: &str = "AgentSilent";
 const MOST_NAMED: usize = 16;
 
 /// Nodes of the fleet whose agent does not report, with why.
-pub type Silent = BTreeMap<String, Liveness>;
+#[derive(Clone, Debug, Default)]
+pub struct Silent(BTreeMap<String, Liveness>);
+
+impl Silent {
+    /// Brings the silent ones of these nodes up to date. Only an agent is silent that is expected to report.
+    pub fn update(&mut self, states: &NodeStates, ownership: &Ownership, visited: &DirtyNodes) {
+        for name in visited.iter() {
+            let liveness = states.expected_agent(name, ownership.is_pooled(name));
+            match liveness.filter(|liveness| !liveness.is_alive()) {
+                Some(liveness) => drop(self.0.insert(name.clone(), liveness)),
+                None => drop(self.0.remove(name)),
+            }
+        }
+    }
+
+    /// Does the agent of this node not report?
+    pub fn contains(&self, node: &str) -> bool {
+        self.0.contains_key(node)
+    }
+
+    /// The nodes.
+    pub fn nodes(&self) -> impl Iterator<Item = &String> {
+        self.0.keys()
+    }
+}
 
 /// Those of these nodes.
 fn among<'a>(silent: &'a Silent, nodes: &BTreeSet<NodeName>) -> Vec<(&'a str, Liveness)> {
-    let here = silent.iter().filter(|(node, _)| nodes.contains(node.as_str()));
+    let here = silent.0.iter().filter(|(node, _)| nodes.contains(node.as_str()));
     here.map(|(node, liveness)| (node.as_str(), *liveness)).collect()
 }
 
@@ -100,7 +128,7 @@ pub fn event(before: &[Condition], now: &[Condition]) -> Option<EventMessage> {
 /// rollout stops.
 pub fn next_deadline(silent: &Silent, now: Timestamp) -> Option<Timestamp> {
     let deadlines = |liveness: &Liveness| [GRACE_PERIOD, SLOT_TIMEOUT].map(|limit| liveness.until(limit));
-    silent.values().flat_map(deadlines).flatten().filter(|end| *end > now).min()
+    silent.0.values().flat_map(deadlines).flatten().filter(|end| *end > now).min()
 }
 
 /// The pool of each node that its condition names after the grace period.
@@ -109,7 +137,7 @@ pub fn pools<'a>(
     members: &'a BTreeMap<NodeName, Vec<PoolName>>,
     now: Timestamp,
 ) -> impl Iterator<Item = &'a PoolName> {
-    silent.iter().filter_map(move |(node, liveness)| {
+    silent.0.iter().filter_map(move |(node, liveness)| {
         let [pool] = members.get(node.as_str())?.as_slice() else { return None };
         let named = liveness.state != AgentState::NeverReported && liveness.is_silent_for(GRACE_PERIOD, now);
         named.then_some(pool)

@@ -1,6 +1,6 @@
 //! The status of pools.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use gputenancy_crds::{
     ChangePhase, GpuPool, GpuPoolStatus, Health, PendingChange, PoolChange, PoolProfile, WindowTimes,
@@ -8,65 +8,21 @@ use gputenancy_crds::{
     ids::{GpuKey, NodeName},
     reasons::{self, Reason},
 };
-use gputenancy_plan::{Plan, Problem, membership, resource_name};
+use gputenancy_plan::{Problem, membership, resource_name};
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{Condition, Time},
     jiff::{SignedDuration, Timestamp},
 };
 use kube::ResourceExt;
 
-use crate::event::EventMessage;
 use crate::{
-    change::{ChangeDecision, Window, WindowError},
-    demand::Demands,
-    fleet::Fleet,
+    change::{ChangeDecision, Window},
+    event::EventMessage,
     pool::{
-        decide::{
-            node_specs::is_releasable,
-            overruns::Overruns,
-            rollout::{self, Stages},
-        },
-        derive::{
-            enforcement, flapping, marks, node_states::NodeStates, node_views::NodeViews, ownership::Ownership,
-            pod_index::PodIndex, silence, sums::PoolSums,
-        },
-        read::tolerated::Tolerated,
+        decide::{decided::Decided, node_specs::is_releasable, rollout},
+        derive::{enforcement, flapping, marks, silence, sums::PoolSums},
     },
 };
-
-/// What statuses are computed from.
-pub struct Seen<'a> {
-    /// The objects.
-    pub fleet: &'a Fleet,
-    /// The plan.
-    pub plan: &'a Plan,
-    /// All problems.
-    pub problems: &'a [Problem],
-    /// GPUs whose target differs from their layout.
-    pub changes: &'a [GpuKey],
-    /// Pools that select each node.
-    pub ownership: &'a Ownership,
-    /// Liveness and resources of nodes.
-    pub states: &'a NodeStates,
-    /// The pods.
-    pub pods: &'a PodIndex,
-    /// What the change machine decided.
-    pub decisions: &'a BTreeMap<GpuKey, ChangeDecision>,
-    /// Devices of each node.
-    pub views: &'a NodeViews,
-    /// Whether changes may begin now, for each pool.
-    pub windows: &'a BTreeMap<String, Result<Window, WindowError>>,
-    /// Stages of rollouts.
-    pub stages: &'a Stages,
-    /// Pools with too many faulty GPUs.
-    pub overruns: &'a Overruns,
-    /// Key of the taint that pods of tenants tolerate.
-    pub tolerated: &'a Tolerated,
-    /// Guarantees that have changed a short time ago.
-    pub demands: &'a Demands,
-    /// The time.
-    pub now: Timestamp,
-}
 
 /// Most GPUs with a fault that a message names.
 const MOST_FAULTY: usize = 4;
@@ -87,19 +43,19 @@ const DEMAND_MET: &str = "DemandMet";
 const FOREIGN: &str = "ForeignPartitioner";
 
 /// Status of one pool.
-pub fn pool(seen: &Seen<'_>, pool: &GpuPool) -> GpuPoolStatus {
+pub fn pool(decided: &Decided<'_>, pool: &GpuPool) -> GpuPoolStatus {
     let name = pool.name_any();
     let generation = pool.metadata.generation;
     let old = pool.status.clone().unwrap_or_default();
     let (no_nodes, no_sums) = (BTreeSet::new(), PoolSums::default());
-    let nodes = seen.ownership.nodes_of(&name).unwrap_or(&no_nodes);
-    let sums = seen.views.sums().of_pool(&name).unwrap_or(&no_sums);
-    let profiles = profiles(seen, pool, sums);
-    let changes = changes(seen, &name);
-    let mut pending = pending(seen, &name);
-    let unsatisfied: Vec<String> = unsatisfied(seen, &name);
+    let nodes = decided.ownership.nodes_of(&name).unwrap_or(&no_nodes);
+    let sums = decided.views.sums().of_pool(&name).unwrap_or(&no_sums);
+    let profiles = profiles(decided, pool, sums);
+    let changes = changes(decided, &name);
+    let mut pending = pending(decided, &name);
+    let unsatisfied: Vec<String> = unsatisfied(decided, &name);
     let deleted = pool.metadata.deletion_timestamp.is_some();
-    let overall = if deleted { deletion(seen, pool) } else { overall(seen, pool, nodes, &changes, &pending) };
+    let overall = if deleted { deletion(decided, pool) } else { overall(decided, pool, nodes, &changes, &pending) };
     pending.truncate(MOST_PENDING);
     let mut updates = overall.updates();
     updates.push(match unsatisfied.first() {
@@ -115,27 +71,27 @@ pub fn pool(seen: &Seen<'_>, pool: &GpuPool) -> GpuPoolStatus {
         ),
         Some(first) => ConditionUpdate::no(DEMAND_MET, reasons::SHORTAGE, first),
     });
-    updates.push(foreign(seen, &name));
-    let mine = seen.problems.iter().filter(|p| p.concerns_pool(&name));
+    updates.push(foreign(decided, &name));
+    let mine = decided.plan.problems.iter().filter(|p| p.concerns_pool(&name));
     updates.extend(enforcement::condition(pool.spec.enforcement.minimum, mine));
-    updates.push(silence::update(seen.states.silent(), nodes, &old.conditions, seen.now));
-    updates.push(marks::update(seen.states.marks(), nodes, seen.overruns.of(&name)));
-    let (flapping, update) = flapping::report(pool, seen.demands, seen.now);
+    updates.push(silence::update(decided.silent, nodes, &old.conditions, decided.now()));
+    updates.push(marks::update(decided.marks, nodes, decided.overruns.of(&name)));
+    let (flapping, update) = flapping::report(pool, decided.demands, decided.now());
     updates.push(update);
-    let (rollout, rolled_out) = seen.stages.report(&name).unzip();
+    let (rollout, rolled_out) = decided.stages.report(&name).unzip();
     updates.extend(rolled_out);
     GpuPoolStatus {
         observed_generation: generation,
-        conditions: merge(&old.conditions, updates, generation, seen.now),
+        conditions: merge(&old.conditions, updates, generation, decided.now()),
         nodes: Some(sums.nodes),
         gpus: Some(sums.gpus),
-        stranded: seen.plan.stranded.get(name.as_str()).copied(),
+        stranded: decided.plan.plan.stranded.get(name.as_str()).copied(),
         changing: Some(number(changes.iter().filter(|c| c.phase < ChangePhase::RolledBack).count())),
         changes,
         pending,
-        next_window: next_window(seen, &name),
-        tolerated_taint: seen.tolerated.unusual(),
-        unmet: Some(unmet(seen, &name)),
+        next_window: next_window(decided, &name),
+        tolerated_taint: decided.inventory().tolerated.unusual(),
+        unmet: Some(unmet(decided, &name)),
         unsatisfied,
         flapping,
         summary: Some(in_short(&profiles)),
@@ -160,19 +116,19 @@ fn number(n: usize) -> i32 {
     i32::try_from(n).unwrap_or(i32::MAX)
 }
 
-fn profiles(seen: &Seen<'_>, pool: &GpuPool, sums: &PoolSums) -> Vec<PoolProfile> {
+fn profiles(decided: &Decided<'_>, pool: &GpuPool, sums: &PoolSums) -> Vec<PoolProfile> {
     let of = |name: &String| {
-        let profile = seen.fleet.profiles.iter().find(|p| p.name_any() == *name);
+        let profile = decided.fleet().profiles.iter().find(|p| p.name_any() == *name);
         let count = profile.map(|p| sums.capacity(&resource_name(name, &p.spec))).unwrap_or_default();
         PoolProfile { name: name.clone(), total: count.total, allocated: count.allocated, free: count.free }
     };
     pool.spec.profiles.iter().map(of).collect()
 }
 
-fn changes(seen: &Seen<'_>, pool: &str) -> Vec<PoolChange> {
+fn changes(decided: &Decided<'_>, pool: &str) -> Vec<PoolChange> {
     let of = |(key, decision): (&GpuKey, &ChangeDecision)| {
         let progress = decision.progress.clone()?;
-        let gpu = seen.plan.gpus.get(key).filter(|g| g.pool.as_str() == pool)?;
+        let gpu = decided.plan.plan.gpus.get(key).filter(|g| g.pool.as_str() == pool)?;
         Some(PoolChange {
             node: key.node.to_string(),
             gpu: gpu.index,
@@ -180,28 +136,28 @@ fn changes(seen: &Seen<'_>, pool: &str) -> Vec<PoolChange> {
             message: progress.message,
         })
     };
-    let mut changes: Vec<PoolChange> = seen.decisions.iter().filter_map(of).collect();
+    let mut changes: Vec<PoolChange> = decided.gpu_changes.iter().filter_map(of).collect();
     changes.sort_by(|a, b| (&a.node, a.gpu).cmp(&(&b.node, b.gpu)));
     changes
 }
 
 /// Devices that guarantees for the pool's profiles lack.
-fn unmet(seen: &Seen<'_>, pool: &str) -> i32 {
+fn unmet(decided: &Decided<'_>, pool: &str) -> i32 {
     let lacking = |problem: &Problem| match problem {
         Problem::Shortage { wanted, got, .. } if problem.concerns_pool(pool) => wanted.saturating_sub(*got),
         _ => 0,
     };
-    i32::try_from(seen.problems.iter().map(lacking).sum::<u32>()).unwrap_or(i32::MAX)
+    i32::try_from(decided.plan.problems.iter().map(lacking).sum::<u32>()).unwrap_or(i32::MAX)
 }
 
-fn unsatisfied(seen: &Seen<'_>, pool: &str) -> Vec<String> {
-    let short = seen.problems.iter().filter(|p| p.concerns_pool(pool) && matches!(p, Problem::Shortage { .. }));
+fn unsatisfied(decided: &Decided<'_>, pool: &str) -> Vec<String> {
+    let short = decided.plan.problems.iter().filter(|p| p.concerns_pool(pool) && matches!(p, Problem::Shortage { .. }));
     short.map(ToString::to_string).collect()
 }
 
-/// Names every node that has another owner, with what was seen and what to do for the first of them.
-fn foreign(seen: &Seen<'_>, pool: &str) -> ConditionUpdate {
-    let mut theirs = seen.problems.iter().filter(|p| p.concerns_pool(pool)).filter_map(|p| match p {
+/// Names every node that has another owner, with what was decided and what to do for the first of them.
+fn foreign(decided: &Decided<'_>, pool: &str) -> ConditionUpdate {
+    let mut theirs = decided.plan.problems.iter().filter(|p| p.concerns_pool(pool)).filter_map(|p| match p {
         Problem::ForeignPartitioner { node, by, .. } => Some((p, format!("{node} ({by})"))),
         _ => None,
     });
@@ -249,20 +205,20 @@ pub fn events(before: &[Condition], now: &[Condition]) -> Vec<EventMessage> {
     events
 }
 
-fn pending(seen: &Seen<'_>, pool: &str) -> Vec<PendingChange> {
+fn pending(decided: &Decided<'_>, pool: &str) -> Vec<PendingChange> {
     let of = |(key, decision): (&GpuKey, &ChangeDecision)| {
         let message = decision.pending.clone()?;
-        let gpu = seen.plan.gpus.get(key).filter(|g| g.pool.as_str() == pool)?;
+        let gpu = decided.plan.plan.gpus.get(key).filter(|g| g.pool.as_str() == pool)?;
         Some(PendingChange { node: key.node.to_string(), gpu: gpu.index, message })
     };
-    let mut pending: Vec<PendingChange> = seen.decisions.iter().filter_map(of).collect();
+    let mut pending: Vec<PendingChange> = decided.gpu_changes.iter().filter_map(of).collect();
     pending.sort_by(|a, b| (&a.node, a.gpu).cmp(&(&b.node, b.gpu)));
     pending
 }
 
 /// The window that is open, or else the next one.
-fn next_window(seen: &Seen<'_>, pool: &str) -> Option<WindowTimes> {
-    let (start, end) = match seen.windows.get(pool)?.as_ref().ok()? {
+fn next_window(decided: &Decided<'_>, pool: &str) -> Option<WindowTimes> {
+    let (start, end) = match decided.windows.get(pool)?.as_ref().ok()? {
         Window::Always => return None,
         Window::Open { since, until, .. } => (*since, *until),
         Window::Closed { next } => (*next)?,
@@ -271,7 +227,7 @@ fn next_window(seen: &Seen<'_>, pool: &str) -> Option<WindowTimes> {
 }
 
 fn overall(
-    seen: &Seen<'_>,
+    decided: &Decided<'_>,
     pool: &GpuPool,
     nodes: &BTreeSet<NodeName>,
     changes: &[PoolChange],
@@ -282,18 +238,20 @@ fn overall(
     let pool = pool.as_str();
     let stalled = |reason: Reason, message: String| Overall::Stalled { reason, message };
     let waiting = |reason: Reason, message: String| Overall::Reconciling { reason, message };
-    let mistake = seen.problems.iter().find(|p| p.concerns_pool(pool) && !matches!(p, Problem::Shortage { .. }));
-    let unreadable = seen
+    let mistake =
+        decided.plan.problems.iter().find(|p| p.concerns_pool(pool) && !matches!(p, Problem::Shortage { .. }));
+    let unreadable = decided
+        .plan
         .problems
         .iter()
         .find(|p| matches!(p, Problem::InvalidSpec { object, .. } if *object == format!("GpuPool {pool}")));
     if let Some(problem) = mistake.or(unreadable) {
         return stalled(problem.reason(), problem.to_string());
     }
-    if let Some(message) = taint.and_then(|t| seen.tolerated.refuses(t)) {
+    if let Some(message) = taint.and_then(|t| decided.inventory().tolerated.refuses(t)) {
         return stalled(reasons::TAINT_NOT_TOLERATED, message);
     }
-    if let Some(Err(error)) = seen.windows.get(pool) {
+    if let Some(Err(error)) = decided.windows.get(pool) {
         return stalled(reasons::INVALID_WINDOW, format!("no change begins: {error}"));
     }
     let message = |c: &PoolChange| format!("GPU {} of node {}: {}", c.gpu, c.node, c.message);
@@ -301,9 +259,9 @@ fn overall(
         let reason = if failed.phase == ChangePhase::Stuck { reasons::CHANGE_STUCK } else { reasons::CHANGE_FAILED };
         return stalled(reason, message(failed));
     }
-    let silent = seen.states.silent();
-    let not_ready = || silence::not_ready(silent, nodes, old, seen.now);
-    let proceeds = changes.iter().find(|c| !silent.contains_key(&c.node));
+    let silent = decided.silent;
+    let not_ready = || silence::not_ready(silent, nodes, old, decided.now());
+    let proceeds = changes.iter().find(|c| !silent.contains(&c.node));
     if let Some(first) = proceeds.or(changes.first()) {
         let suspended = proceeds.is_none().then(not_ready).flatten();
         if let Some(message) = suspended {
@@ -319,7 +277,7 @@ fn overall(
             "no node matches spec.nodeSelector: label the nodes of this pool, or correct the selector".into(),
         );
     }
-    let without = seen.ownership.without_gpu_node.iter().filter(|node| nodes.contains(*node));
+    let without = decided.ownership.without_gpu_node.iter().filter(|node| nodes.contains(*node));
     let without: Vec<&str> = without.map(NodeName::as_str).collect();
     if !without.is_empty() {
         return waiting(
@@ -336,21 +294,22 @@ fn overall(
         let message = format!("GPU {} of node {}: {}{others}", first.gpu, first.node, first.message);
         return waiting(reasons::CHANGE_PLANNED, message);
     }
-    let ahead = seen.changes.iter().filter_map(|key| Some((key, seen.plan.gpus.get(key)?)));
+    let ahead = decided.plan.changes.iter().filter_map(|key| Some((key, decided.plan.plan.gpus.get(key)?)));
     let ahead = ahead.filter(|(_, gpu)| gpu.pool.as_str() == pool);
     let ahead: Vec<String> = ahead.map(|(key, gpu)| format!("GPU {} of node {}", gpu.index, key.node)).collect();
     if !ahead.is_empty() {
         return waiting(reasons::CHANGE_PLANNED, format!("to be changed next: {}", ahead.join(", ")));
     }
-    let (count, faults) = (nodes.len(), faults(seen, nodes));
+    let (count, faults) = (nodes.len(), faults(decided, nodes));
     Overall::Ready {
         message: format!("{count} {}, every GPU as planned{faults}", if count == 1 { "node" } else { "nodes" }),
     }
 }
 
 /// GPUs of these nodes that get no new pods because of a fault, as a clause.
-fn faults(seen: &Seen<'_>, nodes: &BTreeSet<NodeName>) -> String {
-    let here = nodes.iter().filter_map(|node| Some((node, seen.fleet.gpu_nodes.get(node.as_str())?.status.as_ref()?)));
+fn faults(decided: &Decided<'_>, nodes: &BTreeSet<NodeName>) -> String {
+    let here =
+        nodes.iter().filter_map(|node| Some((node, decided.fleet().gpu_nodes.get(node.as_str())?.status.as_ref()?)));
     let gpus = here.flat_map(|(node, status)| status.gpus.iter().map(move |gpu| (node, gpu)));
     let faulty: Vec<String> = gpus
         .filter(|(_, gpu)| gpu.health != Health::Healthy)
@@ -364,12 +323,12 @@ fn faults(seen: &Seen<'_>, nodes: &BTreeSet<NodeName>) -> String {
 }
 
 /// GPUs that a deleted pool still has, as `node/index` with what uses them.
-fn left(seen: &Seen<'_>, pool: &GpuPool) -> Vec<String> {
-    let labels = seen.fleet.nodes.iter().map(|(name, node)| (name.as_str(), node.labels()));
+fn left(decided: &Decided<'_>, pool: &GpuPool) -> Vec<String> {
+    let labels = decided.fleet().nodes.iter().map(|(name, node)| (name.as_str(), node.labels()));
     let mine = membership(&[pool], labels);
     let mut left = Vec::new();
-    for node in mine.keys().filter(|n| !seen.ownership.is_pooled(n.as_str())) {
-        let Some(agreement) = seen.fleet.gpu_nodes.get(node.as_str()) else { continue };
+    for node in mine.keys().filter(|n| !decided.ownership.is_pooled(n.as_str())) {
+        let Some(agreement) = decided.fleet().gpu_nodes.get(node.as_str()) else { continue };
         for spec in &agreement.spec.gpus {
             let state = agreement.status.iter().flat_map(|s| &s.gpus).find(|g| g.uuid == spec.uuid);
             let index = state.map_or_else(|| spec.uuid.clone(), |s| s.index.to_string());
@@ -381,15 +340,15 @@ fn left(seen: &Seen<'_>, pool: &GpuPool) -> Vec<String> {
             } else {
                 format!(" (pods {})", owners.into_iter().collect::<Vec<_>>().join(", "))
             };
-            let leaving = is_releasable(seen.fleet, agreement, &spec.uuid, spec);
+            let leaving = is_releasable(decided.fleet(), agreement, &spec.uuid, spec);
             left.push(format!("GPU {index} of node {node}{}", if leaving { String::new() } else { who }));
         }
     }
     left
 }
 
-fn deletion(seen: &Seen<'_>, pool: &GpuPool) -> Overall {
-    let left = left(seen, pool);
+fn deletion(decided: &Decided<'_>, pool: &GpuPool) -> Overall {
+    let left = left(decided, pool);
     let message = if left.is_empty() {
         "no GPU is left: the operator's finalizer is removed next".to_owned()
     } else {
@@ -402,19 +361,19 @@ fn deletion(seen: &Seen<'_>, pool: &GpuPool) -> Overall {
 }
 
 /// Deleted pools that may go: nothing of theirs is left, or they have waited long enough.
-pub fn finished(seen: &Seen<'_>) -> BTreeSet<String> {
+pub fn finished(decided: &Decided<'_>) -> BTreeSet<String> {
     let deleted = |p: &&GpuPool| p.metadata.deletion_timestamp.is_some();
     let done = |p: &&GpuPool| {
-        let since = p.metadata.deletion_timestamp.as_ref().map_or(seen.now, |t| t.0);
-        left(seen, p).is_empty() || seen.now.duration_since(since) >= PATIENCE
+        let since = p.metadata.deletion_timestamp.as_ref().map_or(decided.now(), |t| t.0);
+        left(decided, p).is_empty() || decided.now().duration_since(since) >= PATIENCE
     };
-    seen.fleet.pools.iter().filter(deleted).filter(done).map(ResourceExt::name_any).collect()
+    decided.fleet().pools.iter().filter(deleted).filter(done).map(ResourceExt::name_any).collect()
 }
 
 /// When the patience with a deleted pool ends.
-pub fn patience_ends(seen: &Seen<'_>) -> Option<Timestamp> {
-    let deleted = seen.fleet.pools.iter().filter_map(|p| p.metadata.deletion_timestamp.as_ref());
-    deleted.filter_map(|t| t.0.checked_add(PATIENCE).ok()).filter(|end| *end > seen.now).min()
+pub fn patience_ends(decided: &Decided<'_>) -> Option<Timestamp> {
+    let deleted = decided.fleet().pools.iter().filter_map(|p| p.metadata.deletion_timestamp.as_ref());
+    deleted.filter_map(|t| t.0.checked_add(PATIENCE).ok()).filter(|end| *end > decided.now()).min()
 }
 
 #[cfg(test)]

@@ -9,30 +9,30 @@ use gputenancy_crds::{
 use gputenancy_plan::{Problem, resource_name};
 use kube::ResourceExt as _;
 
-use super::pools::Seen;
+use crate::pool::decide::decided::Decided;
 
 /// Status of one profile.
-pub fn status(seen: &Seen<'_>, profile: &GpuProfile) -> GpuProfileStatus {
+pub fn status(decided: &Decided<'_>, profile: &GpuProfile) -> GpuProfileStatus {
     let name = profile.name_any();
     let generation = profile.metadata.generation;
     let old = profile.status.clone().unwrap_or_default();
     let resource = resource_name(&name, &profile.spec);
-    let overall = overall(seen, &name);
+    let overall = overall(decided, &name);
     // a profile without instances has no devices, even if another profile uses its resource name
     let refused = matches!(&overall, Overall::Stalled { reason, .. } if *reason != reasons::PROFILE_NOT_SUPPORTED);
-    let capacity = if refused { Capacity::default() } else { seen.views.sums().capacity(&resource) };
-    let nodes = seen.views.resize_refused();
+    let capacity = if refused { Capacity::default() } else { decided.views.sums().capacity(&resource) };
+    let nodes = decided.views.resize_refused();
     let updates = overall.updates().into_iter().chain(interval(profile)).chain(resized(nodes, &resource)).collect();
     let tenants =
-        seen.fleet.tenants.iter().filter(|t| t.spec.gpus.iter().any(|g| g.profile == name && g.count > 0)).count();
+        decided.fleet().tenants.iter().filter(|t| t.spec.gpus.iter().any(|g| g.profile == name && g.count > 0)).count();
     GpuProfileStatus {
         observed_generation: generation,
-        conditions: merge(&old.conditions, updates, generation, seen.now),
+        conditions: merge(&old.conditions, updates, generation, decided.now()),
         resource_name: Some(resource),
         isolation: Some(profile.spec.device.isolation()),
         capacity: Some(capacity),
         tenants: Some(i32::try_from(tenants).unwrap_or(i32::MAX)),
-        pools: Some(i32::try_from(offering(seen, &name)).unwrap_or(i32::MAX)),
+        pools: Some(i32::try_from(offering(decided, &name)).unwrap_or(i32::MAX)),
     }
 }
 
@@ -80,13 +80,13 @@ fn resized<'a>(nodes: impl Iterator<Item = (&'a str, &'a GpuNode)>, resource: &s
 }
 
 /// Number of pools that list a profile.
-fn offering(seen: &Seen<'_>, name: &str) -> usize {
-    seen.fleet.pools.iter().filter(|p| p.spec.profiles.iter().any(|n| n == name)).count()
+fn offering(decided: &Decided<'_>, name: &str) -> usize {
+    decided.fleet().pools.iter().filter(|p| p.spec.profiles.iter().any(|n| n == name)).count()
 }
 
-fn overall(seen: &Seen<'_>, name: &str) -> Overall {
-    let offering = offering(seen, name);
-    let mine = || seen.problems.iter().filter(|p| p.concerns_profile(name));
+fn overall(decided: &Decided<'_>, name: &str) -> Overall {
+    let offering = offering(decided, name);
+    let mine = || decided.plan.problems.iter().filter(|p| p.concerns_profile(name));
     let unsupported =
         |p: &Problem| matches!(p, Problem::ProfileNotSupported { .. } | Problem::ShareNotSupported { .. });
     let cannot = mine().filter(|p| unsupported(p)).count();
@@ -94,7 +94,7 @@ fn overall(seen: &Seen<'_>, name: &str) -> Overall {
     let fatal = mine().find(|p| !unsupported(p) || cannot >= offering);
     let unreadable = || {
         let object = format!("GpuProfile {name}");
-        seen.problems.iter().find(|p| matches!(p, Problem::InvalidSpec { object: o, .. } if *o == object))
+        decided.plan.problems.iter().find(|p| matches!(p, Problem::InvalidSpec { object: o, .. } if *o == object))
     };
     match (fatal.or_else(unreadable), offering) {
         (Some(problem), _) => Overall::Stalled { reason: problem.reason(), message: problem.to_string() },

@@ -3,42 +3,44 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::{FractionSize, GpuProfileSpec};
-use gputenancy_plan::{Problem, Snapshot, resource_name, trust_needed};
+use gputenancy_plan::{Problem, resource_name, trust_needed};
 use kube::ResourceExt;
 
-use super::pools::Seen;
 use crate::{
     fleet_view::{Contract, FleetView, ProfileView, TenantView},
-    pool::derive::{devices, flapping},
+    pool::{
+        decide::decided::Decided,
+        derive::{devices, flapping},
+    },
     quota::device_weights,
 };
 
 /// Builds the view of this pass.
-pub fn view(seen: &Seen<'_>, snapshot: &Snapshot) -> FleetView {
-    let sums = seen.views.sums();
+pub fn view(decided: &Decided<'_>) -> FleetView {
+    let sums = decided.views.sums();
     let mut profiles = BTreeMap::new();
     let mut resources: BTreeSet<String> = FleetView::empty().resources;
-    for profile in seen.fleet.profiles.iter().filter(|p| p.metadata.deletion_timestamp.is_none()) {
+    for profile in decided.fleet().profiles.iter().filter(|p| p.metadata.deletion_timestamp.is_none()) {
         let name = profile.name_any();
         let resource = resource_name(&name, &profile.spec);
         resources.insert(resource.clone());
         let free = sums.capacity(&resource).free;
-        let refused = refused(seen, snapshot, &name);
-        let contract = contract(seen, &name, &profile.spec);
+        let refused = refused(decided, &name);
+        let contract = contract(decided, &name, &profile.spec);
         let (trust, sharing) = (trust_needed(&profile.spec), profile.spec.device.sharing_mode());
         profiles.insert(name, ProfileView { resource, trust, sharing, refused, free, contract });
     }
-    resources.extend(seen.states.resources().cloned());
+    resources.extend(decided.states.resources().cloned());
     let mut shortages: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-    for problem in seen.problems {
+    for problem in &decided.plan.problems {
         if let Problem::Shortage { tenant, .. } = problem {
             shortages.entry(tenant.as_str()).or_default().push(problem.for_tenant());
         }
     }
-    for (tenant, waits) in flapping::waiting(seen.demands, seen.now) {
+    for (tenant, waits) in flapping::waiting(decided.demands, decided.now()) {
         shortages.entry(tenant).or_default().push(waits);
     }
-    let tenants = seen.fleet.tenants.iter().map(|t| {
+    let tenants = decided.fleet().tenants.iter().map(|t| {
         let shortages = shortages.remove(t.metadata.name.as_deref().unwrap_or_default()).unwrap_or_default().into();
         (t.name_any().into(), TenantView { generation: t.metadata.generation, shortages })
     });
@@ -46,18 +48,18 @@ pub fn view(seen: &Seen<'_>, snapshot: &Snapshot) -> FleetView {
         complete: true,
         profiles,
         resources,
-        weights: device_weights(snapshot),
+        weights: device_weights(decided.plan.snapshot),
         tenants: tenants.collect(),
         held: sums.held().clone(),
-        retained_devices: sums.left_over(seen.pods),
-        waiting: devices::waiting(seen.pods),
+        retained_devices: sums.left_over(decided.pods),
+        waiting: devices::waiting(decided.pods),
         limits: sums.limits(),
     }
 }
 
 /// What a user of the profile has to know.
-fn contract(seen: &Seen<'_>, name: &str, spec: &GpuProfileSpec) -> Contract {
-    let carries = seen.fleet.pools.iter().filter(|p| p.spec.profiles.iter().any(|has| has == name));
+fn contract(decided: &Decided<'_>, name: &str, spec: &GpuProfileSpec) -> Contract {
+    let carries = decided.fleet().pools.iter().filter(|p| p.spec.profiles.iter().any(|has| has == name));
     Contract {
         max_per_pod: spec.max_per_pod.or(spec.device.sharing_mode().map(|_| 1)),
         pools: carries.map(ResourceExt::name_any).collect(),
@@ -68,12 +70,13 @@ fn contract(seen: &Seen<'_>, name: &str, spec: &GpuProfileSpec) -> Contract {
 }
 
 /// Why nobody gets a profile: its kind is not served yet, its resource is another's, or it cannot be read.
-fn refused(seen: &Seen<'_>, snapshot: &Snapshot, name: &str) -> Option<(gputenancy_crds::reasons::Reason, String)> {
+fn refused(decided: &Decided<'_>, name: &str) -> Option<(gputenancy_crds::reasons::Reason, String)> {
     let fatal = |p: &&Problem| matches!(p, Problem::ResourceNameConflict { .. });
-    let problem = seen.problems.iter().filter(|p| p.concerns_profile(name)).find(fatal);
+    let problem = decided.plan.problems.iter().filter(|p| p.concerns_profile(name)).find(fatal);
     let unreadable = || {
         let message = format!("profile {name} cannot be read: see its conditions");
-        (!snapshot.profiles.contains_key(name)).then_some((gputenancy_crds::reasons::INVALID_SPEC, message))
+        (!decided.plan.snapshot.profiles.contains_key(name))
+            .then_some((gputenancy_crds::reasons::INVALID_SPEC, message))
     };
     problem.map(|p| (p.reason(), p.to_string())).or_else(unreadable)
 }

@@ -39,7 +39,7 @@ fn evicted(fleet: &Fleet, refusals: &Refusals) -> (Vec<String>, Option<i64>) {
     };
     let mut remembered = Remembered::default();
     drop(decide(&inventory, &mut remembered));
-    let Remembered { ownership, views, pods, .. } = remembered;
+    let Derivations { ownership, views, pods, .. } = remembered.derived;
     let found = evictions(&inventory, &ownership, &views, &pods);
     let reasons =
         found.evictions.into_values().flatten().map(|eviction| format!("{}: {}", eviction.uid, eviction.reason));
@@ -53,7 +53,7 @@ fn pod_that_bypasses_its_limit_is_evicted_with_the_numbers_as_the_reason() {
     let expected = "u-greedy: the pod bypasses the memory limit of share 3 of GPU 0 of node n: its processes use 30300Mi, and the limit of 20352Mi counts 0Mi of it; let its programs load libcuda.so.1 from the usual path";
     assert_eq!((reasons, retry), (vec![expected.to_owned()], None));
     let work = &at(&fleet, 1000, &[]).nodes["n"];
-    let evicted: Vec<&str> = work.decisions.iter().flat_map(|d| &d.evictions).map(|e| e.uid.as_str()).collect();
+    let evicted: Vec<&str> = work.evictions.iter().map(|e| e.uid.as_str()).collect();
     assert_eq!(evicted, ["u-greedy"], "the decision about the fleet carries it out");
 }
 

@@ -329,7 +329,7 @@ fn end_of_a_verdict_is_never_later_than_now() {
     for second in [100_002, 1000] {
         next(&fleet, &mut remembered, second, &[]);
         let at = |end: Option<Timestamp>| end.map(Timestamp::as_second);
-        let marks = remembered.states.marks();
+        let marks = &remembered.derived.marks;
         assert_eq!(at(marks.ended("n", &uuid)), Some(second));
         assert_eq!(at(remembered.overruns.ended("p")), Some(second));
     }

@@ -55,10 +55,8 @@ fn spec_without_shares_of_pods_gets_them_back_in_one_write_and_no_pod_is_evicted
         let expected: GpuSpec = read(json!({"uuid": "GPU-1", "sharing": shares(&[0, 1, 2, 3])}));
         let spec = work.spec.clone().unwrap();
         assert_eq!(spec.gpus.iter().find(|g| g.uuid == "GPU-1"), Some(&expected), "{gpus}");
-        assert!(
-            pass.evicted.is_empty() && work.decisions.iter().all(|d| d.evictions.is_empty() && d.notices.is_empty())
-        );
-        let events: Vec<_> = work.decisions.iter().flat_map(|d| &d.events).map(|e| e.reason).collect();
+        assert!(pass.evicted.is_empty() && work.evictions.is_empty() && work.notices.is_empty());
+        let events: Vec<_> = work.events.iter().map(|e| e.reason).collect();
         assert_eq!(events, [reasons::LAYOUT_ADOPTED]);
         assert_eq!(pass.view.tenants["t"].shortages.len(), 0, "{:?}", pass.view.tenants);
         assert_eq!(pass.view.held.values().sum::<i32>(), 2);

@@ -226,7 +226,7 @@ fn only_nodes_of_a_pool_and_those_with_a_gpu_node_are_expected_to_report() {
     let mut remembered = Remembered::default();
     let silent = |fleet: &Fleet, remembered: &mut Remembered| {
         next(fleet, remembered, 1000, &[]);
-        remembered.states.silent().keys().cloned().collect::<Vec<_>>()
+        remembered.derived.silent.nodes().cloned().collect::<Vec<_>>()
     };
     assert_eq!(silent(&fleet, &mut remembered), Vec::<String>::new());
     node.metadata.labels = Some([("x".to_owned(), "y".to_owned())].into());

@@ -12,7 +12,7 @@ use gputenancy_cluster::{
 };
 use gputenancy_crds::GpuPoolStatus;
 use gputenancy_decisions::{
-    change::{ChangeDecision, Eviction, EvictionNotice},
+    change::{Eviction, EvictionNotice},
     fleet::Fleet,
 };
 use k8s_openapi::jiff::Timestamp;
@@ -168,9 +168,8 @@ impl World {
     /// A decision that writes the spec of a node and evicts its pod.
     fn eviction(&self, name: &str) -> FleetDecision {
         let eviction = Eviction { pod: pod_on(name), uid: name.into(), reason: "its device is removed".into() };
-        let decision = ChangeDecision { evictions: [eviction].into(), ..ChangeDecision::default() };
         let spec = self.fleet.gpu_nodes[name].spec.clone();
-        let work = GpuWork { spec: Some(spec), decisions: vec![decision], ..GpuWork::default() };
+        let work = GpuWork { spec: Some(spec), evictions: vec![eviction], ..GpuWork::default() };
         FleetDecision { nodes: [(name.into(), work)].into(), ..FleetDecision::default() }
     }
 
@@ -184,13 +183,12 @@ impl World {
             resource: None,
             elsewhere: String::new(),
         };
-        let decision = ChangeDecision { notices: [notice].into(), ..ChangeDecision::default() };
-        let work = GpuWork { decisions: vec![decision], ..GpuWork::default() };
+        let work = GpuWork { notices: vec![notice], ..GpuWork::default() };
         FleetDecision { nodes: [(name.into(), work)].into(), ..FleetDecision::default() }
     }
 
     fn decide(&mut self, mut decision: FleetDecision) {
-        let evictions = decision.nodes.values().flat_map(|work| &work.decisions).flat_map(|d| &d.evictions);
+        let evictions = decision.nodes.values().flat_map(|work| &work.evictions);
         let evicted = evictions.map(|eviction| eviction.pod.clone()).collect();
         let writes = ObjectWrite::of(&self.fleet, &mut decision);
         self.queue.replace(self.fleet.clone(), (writes, evicted));
@@ -358,9 +356,9 @@ async fn pods_whose_changes_hang_delay_no_notice_of_another_and_are_told_by_an_e
     }
     world.api.rule("/namespaces/n-04/pods", Some(Rule::Code(504)));
     // all on one node, each on a GPU of its own
-    let one = |name: &str| World::notice(name, 60).nodes.remove(&NodeName::from(name)).unwrap().decisions;
-    let decisions = world.fleet.nodes.keys().flat_map(|name| one(name)).collect();
-    let work = GpuWork { decisions, ..GpuWork::default() };
+    let one = |name: &str| World::notice(name, 60).nodes.remove(&NodeName::from(name)).unwrap().notices;
+    let notices = world.fleet.nodes.keys().flat_map(|name| one(name)).collect();
+    let work = GpuWork { notices, ..GpuWork::default() };
     world.decide(FleetDecision { nodes: [("n-00".into(), work)].into(), ..FleetDecision::default() });
     let (_, failure, _) = world.next().await;
     assert_eq!((failure, world.seconds()), (None, 3));

@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::{
     change::{CanaryOutcome, CanaryPod, CanaryRequest, ChangeDecision},
     label,
-    pool::{derive::ownership::Ownership, read::inventory::Inventory},
+    pool::{decide::scheduled::Scheduled, read::inventory::Inventory},
 };
 
 /// Priority class and service account of canary pods, both parts of the chart.
@@ -40,10 +40,10 @@ pub fn pods(inventory: &Inventory<'_>) -> BTreeMap<String, CanaryPod> {
 
 /// Canary pods that no change needs, by the node that they were created for; of nodes about which nothing is decided now, none.
 pub fn orphaned(
-    inventory: &Inventory<'_>,
-    ownership: &Ownership,
+    scheduled: &Scheduled<'_>,
     decisions: &BTreeMap<GpuKey, ChangeDecision>,
 ) -> BTreeMap<NodeName, Vec<OrphanedCanary>> {
+    let (inventory, ownership) = (&scheduled.inventory(), scheduled.ownership);
     let kept: BTreeSet<&String> = decisions.values().flat_map(|d| &d.kept_canaries).collect();
     let mut orphaned: BTreeMap<NodeName, Vec<OrphanedCanary>> = BTreeMap::new();
     for (name, pod) in canaries(inventory) {

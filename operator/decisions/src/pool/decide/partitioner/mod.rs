@@ -38,17 +38,6 @@ fn whole(fleet: &Fleet) -> impl Iterator<Item = (&String, &Arc<GpuNode>)> {
     fleet.gpu_nodes.iter().filter(|(_, node)| is_whole(node))
 }
 
-/// The fleet with placements as the components chose them; `None`: as it is.
-pub fn adopted(fleet: &Fleet) -> Option<Fleet> {
-    let adopted = |(name, node): (&String, &Arc<GpuNode>)| Some((name.clone(), partitioner::adopted(node)?.into()));
-    let differing: Vec<_> = whole(fleet).filter_map(adopted).collect();
-    (!differing.is_empty()).then(|| {
-        let mut fleet = fleet.clone();
-        fleet.gpu_nodes.extend(differing);
-        fleet
-    })
-}
-
 /// What to do about the request for each node.
 pub fn requests(inventory: &Inventory<'_>, plan: &Plan) -> Requests {
     let Inventory { fleet, now, lagging, .. } = *inventory;

@@ -223,16 +223,14 @@ impl World {
                 let let_go = before && !is_whole(node);
                 assert!(!let_go || self.paused().is_empty(), "let go with paused parts: {:#?}", self.story);
             }
-            for decision in work.decisions {
-                for eviction in decision.evictions {
-                    if !next() {
-                        return true;
-                    }
-                    self.story.push(format!("evict {}", eviction.pod));
-                    self.pods.remove(&eviction.pod);
-                    self.fleet.pods.remove(&eviction.pod);
-                    self.evicted.insert(eviction.pod);
+            for eviction in work.evictions {
+                if !next() {
+                    return true;
                 }
+                self.story.push(format!("evict {}", eviction.pod));
+                self.pods.remove(&eviction.pod);
+                self.fleet.pods.remove(&eviction.pod);
+                self.evicted.insert(eviction.pod);
             }
         }
         for (_, ask) in requests {

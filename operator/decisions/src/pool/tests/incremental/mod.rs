@@ -122,7 +122,7 @@ impl World {
                 node.spec = spec;
                 realize(node);
             }
-            for eviction in work.decisions.iter().flat_map(|d| &d.evictions) {
+            for eviction in &work.evictions {
                 self.remove_pod(&eviction.pod.clone());
             }
         }
@@ -241,10 +241,12 @@ proptest! {
             happen(&mut world, step);
             // the settling of marks, that of guarantees and the ends of overruns follow from the history
             let (demands, overruns) = (remembered.demands.clone(), remembered.overruns.clone());
-            let states = remembered.states.with_marks_alone();
-            let mut fresh = Remembered { states, demands, overruns, ..Remembered::default() };
+            let derived = remembered.derived.history();
+            let mut fresh = Remembered { derived, demands, overruns, ..Remembered::default() };
             let decision = world.decide(&mut remembered);
-            let first = world.decide(&mut fresh);
+            // all nodes are new to a first decision
+            let visited = decision.visited.clone();
+            let first = FleetDecision { visited, ..world.decide(&mut fresh) };
             prop_assert_eq!(format!("{:#?}", &decision), format!("{:#?}", &first), "after step {}: {:?}", number, step);
             if *step == Step::Settle {
                 world.carry_out(&decision);

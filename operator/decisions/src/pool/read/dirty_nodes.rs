@@ -17,60 +17,117 @@ use crate::{
     fleet::Fleet, liveness::AgentPod, maintenance::Maintenances, partitioner::MigConfigs, plugin::PluginConfigs,
 };
 
-/// Names of nodes.
-pub type Names = BTreeSet<String>;
+/// Why a decision visits a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum VisitReason {
+    /// Its Node has changed.
+    Node,
+    /// Its `GpuNode` has changed.
+    GpuNode,
+    /// The pod of its agent has changed.
+    AgentPod,
+    /// Devices of NVIDIA's DRA driver on it have come or gone.
+    DraDevices,
+    /// Its announced maintenance has changed.
+    Maintenance,
+    /// The remembered mark of its taint has changed.
+    TaintMark,
+    /// The cache has an older `GpuNode` than the operator has written.
+    Lagging,
+    /// Pools, profiles or published configs have changed: all nodes are visited.
+    Rules,
+    /// Its part of the plan has changed.
+    Plan,
+    /// Something was decided about it: it is decided again until the caches show it.
+    Unwritten,
+    /// A GPU of it changes, or waits for its change.
+    Change,
+    /// A request for it, which is partitioned as a whole, is in progress.
+    Request,
+    /// Its agent does not report: a deadline ends by time alone.
+    Silence,
+    /// Others have marked it or one of its GPUs, which ends by time alone.
+    Mark,
+    /// A pod on it bypasses the limit of its share.
+    Bypass,
+}
+
+/// The nodes that a decision visits, each with all reasons.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DirtyNodes(BTreeMap<String, BTreeSet<VisitReason>>);
+
+impl DirtyNodes {
+    /// Adds nodes that are visited for this reason.
+    pub fn add(&mut self, reason: VisitReason, names: impl IntoIterator<Item = impl Into<String>>) {
+        for name in names {
+            self.0.entry(name.into()).or_default().insert(reason);
+        }
+    }
+
+    /// Names of the nodes.
+    pub fn iter(&self) -> impl Iterator<Item = &String> {
+        self.0.keys()
+    }
+
+    /// Number of nodes by reason; a node counts for each of its reasons.
+    pub fn by_reason(&self) -> BTreeMap<VisitReason, usize> {
+        let mut counts = BTreeMap::new();
+        self.0.values().flatten().for_each(|reason| *counts.entry(*reason).or_default() += 1);
+        counts
+    }
+}
 
 /// What the last decision was made from, and the nodes that the next one visits in any case.
 #[derive(Debug, Default)]
-pub struct Visits {
+pub struct LastInput {
     nodes: BTreeMap<String, Arc<SlimNode>>,
     gpu_nodes: BTreeMap<String, Arc<GpuNode>>,
     agent_pods: Option<BTreeMap<String, AgentPod>>,
-    dra: Names,
+    dra: BTreeSet<String>,
     maintenance: Maintenances,
     marks: BTreeMap<String, String>,
     rules: Rules,
-    again: Names,
+    requeued: DirtyNodes,
 }
 
-impl Visits {
+impl LastInput {
     /// The nodes that this decision visits, as far as they do not follow from the plan.
-    pub fn begin(&mut self, inventory: &Inventory<'_>) -> Names {
+    pub fn dirty(&mut self, inventory: &Inventory<'_>) -> DirtyNodes {
         let fleet = inventory.fleet;
-        let mut visited = std::mem::take(&mut self.again);
-        visited.extend(names(changed(&mut self.nodes, &fleet.nodes)));
-        visited.extend(names(changed(&mut self.gpu_nodes, &fleet.gpu_nodes)));
-        visited.extend(inventory.lagging.iter().cloned());
+        let mut dirty = std::mem::take(&mut self.requeued);
+        dirty.add(VisitReason::Node, names(changed(&mut self.nodes, &fleet.nodes)));
+        dirty.add(VisitReason::GpuNode, names(changed(&mut self.gpu_nodes, &fleet.gpu_nodes)));
+        dirty.add(VisitReason::Lagging, inventory.lagging);
         if self.dra != fleet.dra {
-            visited.extend(self.dra.symmetric_difference(&fleet.dra).cloned());
+            dirty.add(VisitReason::DraDevices, self.dra.symmetric_difference(&fleet.dra));
             self.dra.clone_from(&fleet.dra);
         }
         if self.maintenance != fleet.maintenance {
-            visited.extend(differing(&self.maintenance, &fleet.maintenance));
+            dirty.add(VisitReason::Maintenance, differing(&self.maintenance, &fleet.maintenance));
             self.maintenance.clone_from(&fleet.maintenance);
         }
         if self.marks != *inventory.marks {
-            visited.extend(differing(&self.marks, inventory.marks));
+            dirty.add(VisitReason::TaintMark, differing(&self.marks, inventory.marks));
             self.marks.clone_from(inventory.marks);
         }
-        let mut all = !self.rules.are(inventory);
+        let all = || fleet.nodes.keys().chain(fleet.gpu_nodes.keys());
         if self.agent_pods != fleet.agent_pods {
             match (&self.agent_pods, &fleet.agent_pods) {
-                (Some(before), Some(now)) => visited.extend(differing(before, now)),
-                _ => all = true,
+                (Some(before), Some(now)) => dirty.add(VisitReason::AgentPod, differing(before, now)),
+                _ => dirty.add(VisitReason::AgentPod, all()),
             }
             self.agent_pods.clone_from(&fleet.agent_pods);
         }
-        if all {
+        if !self.rules.are(inventory) {
             self.rules = Rules::of(inventory);
-            visited.extend(fleet.nodes.keys().chain(fleet.gpu_nodes.keys()).cloned());
+            dirty.add(VisitReason::Rules, all());
         }
-        visited
+        dirty
     }
 
     /// The next decision visits these nodes, though nothing of them may have changed.
-    pub fn end(&mut self, again: Names) {
-        self.again = again;
+    pub fn requeue(&mut self, nodes: DirtyNodes) {
+        self.requeued = nodes;
     }
 }
 
