@@ -17,7 +17,7 @@ use gputenancy_agent::{
     },
     enforcement::{
         Resizer, ShareFiles, ShareSizes,
-        driver::{Cgroups, DriverLimiter},
+        driver::{Cgroups, Channels, DriverLimiter},
     },
     gpu::{Calls, Deadlines, DriverRoot, Inventory, NodePaths, NvmlThread, Scan, faults::KnownFaults},
     metrics::Metrics,
@@ -199,22 +199,25 @@ async fn hard_limit_follows_the_size_of_a_fraction_in_both_directions_and_not_be
     let owners = Owners::from([(first.id.clone(), owner)]);
     let view = watch::Sender::new(DeviceView { generation: 1, devices: vec![first.clone()], ..DeviceView::default() });
     let kubelet = watch::Sender::new(KubeletView { answered: true, owners, ..KubeletView::default() });
+    let sizes = watch::Sender::new(ShareSizes::new());
+    let changed = sizes.subscribe();
     let resizer = Resizer {
         shares,
         view: view.subscribe(),
         kubelet: kubelet.subscribe(),
+        sizes,
         publish: Arc::new(|_| Box::pin(async {})),
         node: "gpu-1".into(),
     };
-    let sizes = watch::Sender::new(ShareSizes::new());
-    let changed = sizes.subscribe();
-    tokio::spawn(async move { resizer.run(&sizes).await });
+    tokio::spawn(resizer.run());
     let (inventory, limiter) = (node.inventory.clone(), limiter(&node.sim, true, &node.nvml));
-    let (of_view, of_kubelet) = (view.subscribe(), kubelet.subscribe());
-    tokio::spawn(async move {
-        let report = watch::Sender::new(DriverLimits::Unknown);
-        limiter.run(of_view, of_kubelet, changed, move || Some(inventory.clone()), &report).await;
-    });
+    tokio::spawn(limiter.run(Channels {
+        view: view.subscribe(),
+        kubelet: kubelet.subscribe(),
+        sizes: changed,
+        inventory: Arc::new(move || Some(inventory.clone())),
+        driver_limits: watch::Sender::new(DriverLimits::Unknown),
+    }));
     let limit = async |mib: u64| {
         let wanted = [(cgroup.clone(), 0, (mib + CONTEXT) << 20)];
         while node.limits() != wanted {

@@ -50,10 +50,11 @@ async fn running_program_sees_each_new_size_in_both_directions() {
         shares: sim.root.path().into(),
         view: view.subscribe(),
         kubelet: kubelet.subscribe(),
+        sizes: watch::Sender::new(ShareSizes::new()),
         publish: Arc::new(|_| Box::pin(async {})),
         node: "gpu-1".into(),
     };
-    tokio::spawn(async move { resizer.run(&watch::Sender::new(ShareSizes::new())).await });
+    tokio::spawn(resizer.run());
 
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../integration/gpu-test/in-container");
     let mut command = Command::new(script);

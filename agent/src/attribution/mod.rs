@@ -66,23 +66,27 @@ pub struct Attributed {
 }
 
 /// Attributes the processes of a node.
-pub struct Attributor<'a> {
+pub struct Attributor {
+    /// The latest inventory, with the owners of devices.
+    pub state: watch::Receiver<PartitionState>,
+    /// What the status lists.
+    pub attributed: watch::Sender<Attributed>,
     /// Where processes come from.
-    pub origins: &'a Origins,
+    pub origins: Origins,
     /// Reads the tenants of namespaces.
     pub tenants: tenants::Read,
     /// The agent's metrics.
-    pub metrics: &'a Metrics,
+    pub metrics: Metrics,
     /// Publishes events.
-    pub publish: &'a Publish,
+    pub publish: Publish,
     /// Name of the node.
-    pub node: &'a str,
+    pub node: String,
 }
 
-impl Attributor<'_> {
+impl Attributor {
     /// Publishes for as long as it is polled.
-    pub async fn run(self, state: watch::Receiver<PartitionState>, attributed: &watch::Sender<Attributed>) {
-        let Self { origins, metrics, .. } = &self;
+    pub async fn run(self) {
+        let Self { state, attributed, origins, metrics, .. } = &self;
         let (mut before, mut known) = (BTreeMap::new(), BTreeMap::new());
         let (mut tenants, mut shown) = (Tenants::new(self.tenants.clone()), Memory::default());
         let mut ghosts = Ghosts::default();
@@ -115,7 +119,7 @@ impl Attributor<'_> {
             };
             send_if_changed(attributed, found);
             for (place, ghost) in ghosts.iter().filter(|(place, _)| !known.contains_key(*place)) {
-                tokio::spawn(timeout(PUBLISH_LIMIT, (self.publish)(ghost_memory(self.node, place, ghost))));
+                tokio::spawn(timeout(PUBLISH_LIMIT, (self.publish)(ghost_memory(&self.node, place, ghost))));
             }
             (before, known) = (now, ghosts);
         }

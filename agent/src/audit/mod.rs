@@ -54,6 +54,8 @@ pub struct Auditor {
     pub view: watch::Receiver<DeviceView>,
     /// Their owners.
     pub kubelet: watch::Receiver<KubeletView>,
+    /// Shares whose limit is bypassed.
+    pub bypasses: watch::Sender<Bypasses>,
     /// Reads NVML's processes, and finds their containers.
     pub processes: HandoverCheck,
     /// Which pods run in a sandbox: no limit of the library holds there, and none is bypassed.
@@ -107,7 +109,7 @@ struct Sampled {
 
 impl Auditor {
     /// Samples for as long as it is polled.
-    pub async fn run(self, bypasses: &watch::Sender<Bypasses>) {
+    pub async fn run(self) {
         let (mut states, mut memory) = (States::new(), Memory::default());
         loop {
             let sampled = self.sample(&mut memory).await;
@@ -115,7 +117,7 @@ impl Auditor {
             // without an answer of NVML nothing is known, and nothing changes
             if let Some(sampled) = sampled {
                 states = self.decide(&sampled, &states);
-                self.report(&sampled, &states, bypasses);
+                self.report(&sampled, &states);
             }
             sleep(pause(random())).await;
         }
@@ -253,7 +255,7 @@ impl Auditor {
         tokio::spawn(timeout(PUBLISH_LIMIT, (self.publish)(notice)));
     }
 
-    fn report(&self, sampled: &[Sampled], states: &States, bypasses: &watch::Sender<Bypasses>) {
+    fn report(&self, sampled: &[Sampled], states: &States) {
         let remembered = |share: &OwnedShare| states.get(&(share.device.id.clone(), share.owner.clone()));
         let finding = |share: &OwnedShare| remembered(share).and_then(|known| known.state.bypass.as_ref());
         let figures = sampled.iter().map(|Sampled { share, seen, .. }| ShareFigures {
@@ -278,7 +280,7 @@ impl Auditor {
                 Bypass { uid, used: text(used), counted: text(counted), limit: text(limit), without_cuda },
             ))
         });
-        send_if_changed(bypasses, found.collect());
+        send_if_changed(&self.bypasses, found.collect());
     }
 }
 

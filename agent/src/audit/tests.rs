@@ -57,6 +57,7 @@ fn auditor(root: &Path, memory: impl Fn() -> u64 + Send + Sync + 'static) -> (Au
         shares: root.to_owned(),
         view: watch::channel(DeviceView { devices: vec![device.clone()], ..DeviceView::default() }).1,
         kubelet: watch::channel(KubeletView { owners, ..KubeletView::default() }).1,
+        bypasses: watch::Sender::default(),
         processes: HandoverCheck::new(Arc::new(read), origins),
         sandboxes: None,
         publish: Arc::new(|_| Box::pin(async {})),

@@ -59,6 +59,8 @@ pub struct Resizer {
     pub view: watch::Receiver<DeviceView>,
     /// Their owners.
     pub kubelet: watch::Receiver<KubeletView>,
+    /// The memory of containers.
+    pub sizes: watch::Sender<ShareSizes>,
     /// Publishes events.
     pub publish: Publish,
     /// Name of the node.
@@ -67,11 +69,11 @@ pub struct Resizer {
 
 impl Resizer {
     /// Reconciles for as long as it is polled, and reports the sizes.
-    pub async fn run(mut self, report: &watch::Sender<ShareSizes>) {
+    pub async fn run(mut self) {
         let mut known = (Vec::new(), Owners::new());
         loop {
             let now = (self.view.borrow_and_update().devices.clone(), self.kubelet.borrow_and_update().owners.clone());
-            let before = report.borrow().clone();
+            let before = self.sizes.borrow().clone();
             let pending = before.values().any(|size| size.pending);
             if now != known || pending {
                 let next = sizes(&now.0, &now.1, &self.shares, &before);
@@ -79,9 +81,9 @@ impl Resizer {
                     tokio::spawn(timeout(PUBLISH_LIMIT, (self.publish)(notice(&self.node, id, size))));
                 }
                 known = now;
-                send_if_changed(report, next);
+                send_if_changed(&self.sizes, next);
             }
-            let pending = report.borrow().values().any(|size| size.pending);
+            let pending = self.sizes.borrow().values().any(|size| size.pending);
             tokio::select! {
                 Ok(()) = self.view.changed() => {}
                 Ok(()) = self.kubelet.changed() => {}
@@ -180,12 +182,17 @@ mod tests {
             published.lock().unwrap().push(notice.note);
             Box::pin(async {})
         });
-        let (view_in, kubelet_in) = (view.subscribe(), kubelet.subscribe());
-        let resizer =
-            Resizer { shares: root.path().into(), view: view_in, kubelet: kubelet_in, publish, node: "gpu-1".into() };
         let (sizes, id) = (watch::Sender::new(ShareSizes::new()), first.id.clone());
         let mut seen = sizes.subscribe();
-        tokio::spawn(async move { resizer.run(&sizes).await });
+        let resizer = Resizer {
+            shares: root.path().into(),
+            view: view.subscribe(),
+            kubelet: kubelet.subscribe(),
+            sizes,
+            publish,
+            node: "gpu-1".into(),
+        };
+        tokio::spawn(resizer.run());
         let resize = |mib: i64, policy| view.send_modify(|view| view.devices = vec![fraction(mib, policy)]);
         let mut wait = async |memory: i64, refused: Option<(i64, i64)>| {
             let refused = refused.map(|(memory, used)| RefusedResize {

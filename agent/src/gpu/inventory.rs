@@ -20,6 +20,9 @@ pub enum Scan {
     Full,
 }
 
+/// Returns the latest inventory; none before the first scan.
+pub type LatestInventory = Arc<dyn Fn() -> Option<Inventory> + Send + Sync>;
+
 /// The GPUs of a node as NVML reported them in one scan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inventory {

@@ -22,7 +22,9 @@ pub mod thread;
 pub use calls::Calls;
 pub use driver::{DriverRoot, NodePaths};
 pub use error::NvmlError;
-pub use inventory::{Connections, Inventory, ObservedBoard, ObservedCompute, ObservedGpu, ObservedInstance, Scan};
+pub use inventory::{
+    Connections, Inventory, LatestInventory, ObservedBoard, ObservedCompute, ObservedGpu, ObservedInstance, Scan,
+};
 pub use memory_limits::LimitCall;
 pub use operation::{Operation, OperationError};
 pub use policy::Deadlines;

@@ -23,37 +23,52 @@ use crate::{
 /// The same fault of the same GPU or instance has one set of events in this time: a program can raise an Xid in a loop.
 const QUIET: Duration = Duration::from_mins(1);
 
-/// Publishes the faults of this node's GPUs, for ever.
-pub async fn run(mut state: watch::Receiver<PartitionState>, node: &str, metrics: &Metrics, publish: &Publish) {
-    let mut seen = Seen::default();
-    while state.changed().await.is_ok() {
-        let (found, quarantined, without_licence, (lost_devices, recovered)) = {
-            let state = state.borrow_and_update();
-            let gone = (seen.lost(&state), seen.recovered(&state));
-            (seen.faults(&state, Instant::now()), seen.quarantined(&state), seen.unlicensed(&state), gone)
-        };
-        for (gpu, recovery) in recovered {
-            if recovery.is_some() {
-                metrics.gpu_recovered();
+/// Publishes the faults of this node's GPUs.
+pub struct Incidents {
+    /// Inventory, and owners of devices.
+    pub state: watch::Receiver<PartitionState>,
+    /// Publishes events.
+    pub publish: Publish,
+    /// Counts faults.
+    pub metrics: Metrics,
+    /// Name of the node.
+    pub node: String,
+}
+
+impl Incidents {
+    /// Publishes for as long as it is polled.
+    pub async fn run(self) {
+        let Self { mut state, ref node, metrics, publish } = self;
+        let mut seen = Seen::default();
+        while state.changed().await.is_ok() {
+            let (found, quarantined, without_licence, (lost_devices, recovered)) = {
+                let state = state.borrow_and_update();
+                let gone = (seen.lost(&state), seen.recovered(&state));
+                (seen.faults(&state, Instant::now()), seen.quarantined(&state), seen.unlicensed(&state), gone)
+            };
+            for (gpu, recovery) in recovered {
+                if recovery.is_some() {
+                    metrics.gpu_recovered();
+                }
+                publish(cleared(node, &gpu, recovery.as_deref())).await;
             }
-            publish(cleared(node, &gpu, recovery.as_deref())).await;
-        }
-        for device in &lost_devices {
-            metrics.lost_device();
-            for notice in lost(node, device) {
-                publish(notice).await;
+            for device in &lost_devices {
+                metrics.lost_device();
+                for notice in lost(node, device) {
+                    publish(notice).await;
+                }
             }
-        }
-        for index in without_licence {
-            publish(unlicensed(node, index)).await;
-        }
-        for (device, mib) in quarantined {
-            publish(unexplained_memory(node, &device, mib)).await;
-        }
-        for (fault, incidents) in found {
-            metrics.gpu_fault(class_name(FaultClass::of(fault.kind)));
-            for notice in incidents.iter().flat_map(|incident| notices(node, incident)) {
-                publish(notice).await;
+            for index in without_licence {
+                publish(unlicensed(node, index)).await;
+            }
+            for (device, mib) in quarantined {
+                publish(unexplained_memory(node, &device, mib)).await;
+            }
+            for (fault, incidents) in found {
+                metrics.gpu_fault(class_name(FaultClass::of(fault.kind)));
+                for notice in incidents.iter().flat_map(|incident| notices(node, incident)) {
+                    publish(notice).await;
+                }
             }
         }
     }

@@ -34,6 +34,8 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// Stops the containers of overdue pods of tenants.
 pub struct OverdueStopper {
+    /// Pods that are being deleted.
+    pub pods: watch::Receiver<TerminatingPods>,
     /// The container runtime.
     pub runtime: Runtime,
     /// The API server.
@@ -58,7 +60,8 @@ enum Attempt {
 
 impl OverdueStopper {
     /// Stops for as long as it is polled.
-    pub async fn run(self, mut pods: watch::Receiver<TerminatingPods>) {
+    pub async fn run(self) {
+        let mut pods = self.pods.clone();
         let mut schedule = Schedule::default();
         loop {
             let (due, next) = {

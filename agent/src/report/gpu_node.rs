@@ -30,24 +30,39 @@ pub struct Watched {
     pub overwritten: u32,
 }
 
-/// Watches the object for ever, and creates it if it is missing. Recorded faults count only for the same `boot_id`.
-pub async fn watch(client: Client, node_name: &str, boot_id: &str, watched: &watch::Sender<Watched>) {
-    let api: Api<GpuNode> = Api::all(client.clone());
-    let config = watcher::Config::default().fields(&format!("metadata.name={node_name}"));
-    let mut events = pin!(confirmed_events(api.clone(), config, LONGEST_WATCH_DELAY));
-    let (mut restarts, mut listed) = (Restarts::new("gpunodes"), false);
-    while let Some(event) = events.next().await {
-        match restarts.note(event) {
-            Some(Event::Init) => listed = false,
-            Some(Event::Apply(object)) => take(object, false, boot_id, watched),
-            Some(Event::InitApply(object)) => {
-                listed = true;
-                take(object, true, boot_id, watched);
+/// The watch of the object.
+pub struct GpuNodeWatch {
+    /// The API server.
+    pub client: Client,
+    /// Name of the node, and of the object.
+    pub node: String,
+    /// The node's boot id. Recorded faults count only for the same one.
+    pub boot_id: String,
+    /// What was received.
+    pub watched: watch::Sender<Watched>,
+}
+
+impl GpuNodeWatch {
+    /// Watches for as long as it is polled, and creates the object if it is missing.
+    pub async fn run(self) {
+        let Self { client, node, boot_id, watched } = self;
+        let api: Api<GpuNode> = Api::all(client.clone());
+        let config = watcher::Config::default().fields(&format!("metadata.name={node}"));
+        let mut events = pin!(confirmed_events(api.clone(), config, LONGEST_WATCH_DELAY));
+        let (mut restarts, mut listed) = (Restarts::new("gpunodes"), false);
+        while let Some(event) = events.next().await {
+            match restarts.note(event) {
+                Some(Event::Init) => listed = false,
+                Some(Event::Apply(object)) => take(object, false, &boot_id, &watched),
+                Some(Event::InitApply(object)) => {
+                    listed = true;
+                    take(object, true, &boot_id, &watched);
+                }
+                // the last spec holds meanwhile: a deletion by mistake must not withdraw all devices
+                Some(Event::Delete(_)) => ensure(&client, &api, &node).await,
+                Some(Event::InitDone) if !listed => ensure(&client, &api, &node).await,
+                Some(Event::InitDone) | None => {}
             }
-            // the last spec holds meanwhile: a deletion by mistake must not withdraw all devices
-            Some(Event::Delete(_)) => ensure(&client, &api, node_name).await,
-            Some(Event::InitDone) if !listed => ensure(&client, &api, node_name).await,
-            Some(Event::InitDone) | None => {}
         }
     }
 }

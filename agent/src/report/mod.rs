@@ -7,11 +7,13 @@ pub mod gpu_node;
 pub mod input;
 pub mod node_condition;
 mod processes;
+pub mod reporter;
 mod scrub;
 pub mod status;
 pub mod writer;
 
 pub use input::StatusInput;
+pub use reporter::Reporter;
 pub use status::{status, without_inventory};
 
 #[cfg(test)]

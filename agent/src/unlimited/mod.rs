@@ -59,6 +59,10 @@ pub type Unserved = BTreeMap<(DeviceId, DeviceOwner), Cause>;
 
 /// Reports the containers of a node.
 pub struct Reporter {
+    /// The devices of this node.
+    pub view: watch::Receiver<DeviceView>,
+    /// Their owners.
+    pub kubelet: watch::Receiver<KubeletView>,
     /// Which pods run in a sandbox.
     pub sandboxes: Sandboxes,
     /// Publishes events.
@@ -80,11 +84,11 @@ pub struct Files {
 
 impl Reporter {
     /// Reports for as long as it is polled.
-    pub async fn run(self, files: Files, view: watch::Receiver<DeviceView>, kubelet: watch::Receiver<KubeletView>) {
+    pub async fn run(self, files: Files) {
         let (mut reported, mut musl, mut looks) = (Unserved::new(), Unserved::new(), Looks::Idle(files));
         loop {
             sleep(INTERVAL).await;
-            let shares = owned(&view.borrow(), &kubelet.borrow());
+            let shares = owned(&self.view.borrow(), &self.kubelet.borrow());
             let sandboxed = self.sandboxed(&shares);
             let others = shares.iter().map(|(id, (_, owner))| (id.clone(), owner.clone()));
             let others: Vec<_> = others.filter(|share| !sandboxed.contains_key(share)).collect();
@@ -306,8 +310,15 @@ mod tests {
             view: view.subscribe(),
             kubelet: kubelet.subscribe(),
         };
-        let reporter = Reporter { sandboxes, publish, metrics: Metrics::default(), node: "gpu-1".into() };
-        tokio::spawn(reporter.run(files, view.subscribe(), kubelet.subscribe()));
+        let reporter = Reporter {
+            view: view.subscribe(),
+            kubelet: kubelet.subscribe(),
+            sandboxes,
+            publish,
+            metrics: Metrics::default(),
+            node: "gpu-1".into(),
+        };
+        tokio::spawn(reporter.run(files));
         for pod in ["boxed-0", "boxed-1"] {
             let notice = timeout(INTERVAL * 3, notices.recv()).await.unwrap();
             assert_eq!(notice.unwrap().as_deref(), Some(pod));

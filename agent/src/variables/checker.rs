@@ -33,6 +33,10 @@ type Error = Box<dyn std::error::Error>;
 
 /// Checks the environments of a node's containers.
 pub struct EnvironmentChecker {
+    /// Containers with `envFrom`.
+    pub containers: watch::Receiver<EnvFromContainers>,
+    /// The devices of this node.
+    pub view: watch::Receiver<DeviceView>,
     /// What happens to a container with violations.
     pub enforcement: Enforcement,
     /// Allowed values of `NVIDIA_DRIVER_CAPABILITIES`.
@@ -41,8 +45,6 @@ pub struct EnvironmentChecker {
     pub runtime: Runtime,
     /// Owners of devices.
     pub lookup: OwnerLookup,
-    /// The devices of this node.
-    pub view: watch::Receiver<DeviceView>,
     /// The API server.
     pub client: Client,
     /// Publishes events about violations.
@@ -53,7 +55,8 @@ pub struct EnvironmentChecker {
 
 impl EnvironmentChecker {
     /// Checks for as long as it is polled.
-    pub async fn run(self, mut containers: watch::Receiver<EnvFromContainers>) {
+    pub async fn run(self) {
+        let mut containers = self.containers.clone();
         let (mut checked, mut published) = (BTreeSet::new(), BTreeSet::new());
         let mut last_error = None;
         loop {

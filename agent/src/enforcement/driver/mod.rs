@@ -10,4 +10,4 @@ mod record;
 mod task;
 
 pub use cgroups::Cgroups;
-pub use task::{DriverLimiter, INTERVAL};
+pub use task::{Channels, DriverLimiter, INTERVAL};

@@ -24,7 +24,7 @@ use super::{
 use crate::{
     device::{Device, DeviceView, DriverLimits, KubeletView},
     enforcement::{SHARES, ShareFiles, ShareSizes},
-    gpu::{Inventory, LimitCall, NvmlError, NvmlThread},
+    gpu::{Inventory, LatestInventory, LimitCall, NvmlError, NvmlThread},
     send_if_changed,
 };
 
@@ -37,6 +37,20 @@ const REFUSALS: u32 = 3;
 
 /// Calls the driver.
 type CallDriver = Arc<dyn Fn(LimitCall) -> BoxFuture<'static, Result<Option<MemoryLimit>, NvmlError>> + Send + Sync>;
+
+/// What the limits exchange with other tasks.
+pub struct Channels {
+    /// The devices of this node.
+    pub view: watch::Receiver<DeviceView>,
+    /// Their owners.
+    pub kubelet: watch::Receiver<KubeletView>,
+    /// Memory of containers on fractions.
+    pub sizes: watch::Receiver<ShareSizes>,
+    /// Driver and boards, as NVML reported them last.
+    pub inventory: LatestInventory,
+    /// Whether the driver limits memory.
+    pub driver_limits: watch::Sender<DriverLimits>,
+}
 
 /// Keeps the driver's limits.
 pub struct DriverLimiter {
@@ -82,15 +96,9 @@ impl DriverLimiter {
         }
     }
 
-    /// Reconciles for as long as it is polled, and reports whether the driver limits memory.
-    pub async fn run(
-        mut self,
-        view: watch::Receiver<DeviceView>,
-        kubelet: watch::Receiver<KubeletView>,
-        mut sizes: watch::Receiver<ShareSizes>,
-        inventory: impl Fn() -> Option<Inventory>,
-        report: &watch::Sender<DriverLimits>,
-    ) {
+    /// Reconciles for as long as it is polled.
+    pub async fn run(mut self, channels: Channels) {
+        let Channels { view, kubelet, mut sizes, inventory, driver_limits } = channels;
         let mut ticks = interval(INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -103,7 +111,7 @@ impl DriverLimiter {
             let Some(inventory) = inventory() else { continue };
             let (view, kubelet) = (view.borrow().clone(), kubelet.borrow().clone());
             let state = self.reconcile(&view, &kubelet, &inventory).await;
-            send_if_changed(report, state);
+            send_if_changed(&driver_limits, state);
         }
     }
 

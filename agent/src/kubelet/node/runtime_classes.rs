@@ -55,16 +55,16 @@ fn fail(classes: &watch::Sender<Option<RuntimeClasses>>, error: &watcher::Error)
 }
 
 /// Watches for as long as it is polled. The classes are `None` until they are listed.
-pub async fn watch(client: Client, classes: &watch::Sender<Option<RuntimeClasses>>) {
+pub async fn watch(client: Client, classes: watch::Sender<Option<RuntimeClasses>>) {
     let api = Api::<RuntimeClass>::all(client);
     let mut events = events(api, watcher::Config::default(), LONGEST_WATCH_DELAY).boxed();
     let mut restarts = Restarts::new("runtimeclasses").meanwhile(
         "without the right to read them each counts as named after its handler, else pods that name one get no limited share before they are read",
     );
-    let mut sinks = FanOut::default().to(Published::new(classes, RuntimeClasses::apply, RuntimeClasses::delete));
+    let mut sinks = FanOut::default().to(Published::new(&classes, RuntimeClasses::apply, RuntimeClasses::delete));
     while let Some(event) = events.next().await {
         if let Err(error) = &event {
-            fail(classes, error);
+            fail(&classes, error);
         }
         if let Some(event) = restarts.note(event) {
             sinks.pass(&event, |class| class);
