@@ -9,7 +9,6 @@
 pub mod args;
 pub mod attribution;
 pub mod audit;
-pub mod device;
 pub mod device_memory;
 pub mod enforcement;
 pub mod event;
@@ -33,15 +32,12 @@ pub mod seen_pods;
 mod series;
 pub mod unlimited;
 pub mod variables;
-pub mod warm_up;
+
+use gputenancy_agent_core::to_i32;
+pub use gputenancy_agent_core::{device, warm_up};
 
 /// Longest delay before a failed watch starts again. Thousands of agents return to an API server that restarts.
 const LONGEST_WATCH_DELAY: std::time::Duration = std::time::Duration::from_secs(10);
-
-/// A number of NVML as the API writes it.
-fn to_i32<T: TryInto<i32>>(number: T) -> i32 {
-    number.try_into().unwrap_or(i32::MAX)
-}
 
 /// Sends a value that differs from the latest one; true if it does.
 fn send_if_changed<T: PartialEq>(sender: &tokio::sync::watch::Sender<T>, new: T) -> bool {

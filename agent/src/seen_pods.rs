@@ -6,15 +6,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use gputenancy_crds::projection::NodePod;
-
-/// Namespace and name of a pod.
-pub type PodName = (String, String);
-
-/// Namespace and name of a pod.
-pub fn pod_name(pod: &NodePod) -> PodName {
-    (pod.metadata.namespace.clone().unwrap_or_default(), pod.metadata.name.clone().unwrap_or_default())
-}
+pub use gputenancy_agent_core::pod::{PodName, pod_name};
 
 /// So many deleted pods are remembered.
 const MOST: usize = 4096;

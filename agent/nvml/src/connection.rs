@@ -7,28 +7,9 @@ use nvml_wrapper_sys::bindings::{
 };
 
 use crate::{
-    Gpu, NvmlFailure, code,
+    Connection, Gpu, NvmlFailure, code,
     library::{call, output, string},
 };
-
-/// The best path between two GPUs, from the slowest to the fastest kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Connection {
-    /// Through the link between two NUMA nodes (`NVML_TOPOLOGY_SYSTEM`).
-    System,
-    /// Through PCI host bridges of one NUMA node (`NVML_TOPOLOGY_NODE`).
-    NumaNode,
-    /// Through one PCI host bridge (`NVML_TOPOLOGY_HOSTBRIDGE`).
-    HostBridge,
-    /// Through several PCI switches (`NVML_TOPOLOGY_MULTIPLE`).
-    Switches,
-    /// Through one PCI switch (`NVML_TOPOLOGY_SINGLE`).
-    Switch,
-    /// On one board (`NVML_TOPOLOGY_INTERNAL`).
-    Board,
-    /// Through this many active links of `NVLink`, directly or through its switches.
-    NvLink(u32),
-}
 
 /// Where the active links (`NVLink`) of one GPU lead.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -104,11 +85,5 @@ mod tests {
         assert_eq!(own.to("00000000:1B:00.0", &links(0)), 2);
         assert_eq!(own.to("00000000:1C:00.0", &links(4)), 5, "as many as both have to switches");
         assert_eq!(own.to("00000000:1D:00.0", &links(18)), 6);
-    }
-
-    #[test]
-    fn every_nvlink_is_faster_than_pci() {
-        assert!(Connection::NvLink(1) > Connection::Board && Connection::NvLink(2) > Connection::NvLink(1));
-        assert!(Connection::Switch > Connection::Switches && Connection::NumaNode > Connection::System);
     }
 }

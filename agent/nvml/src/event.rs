@@ -5,7 +5,7 @@ use std::{mem::zeroed, ptr::null_mut};
 use nvml_wrapper_sys::bindings::{nvmlEventData_t, nvmlEventSet_t};
 
 use crate::{
-    Gpu, Nvml, NvmlFailure, code,
+    FaultKind, Gpu, Nvml, NvmlFailure, code,
     library::{call, output},
 };
 
@@ -23,15 +23,6 @@ pub struct FaultEvent {
     pub instance: Option<u32>,
     /// Its kind.
     pub kind: FaultKind,
-}
-
-/// The kind of a fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FaultKind {
-    /// An Xid error with this number.
-    Xid(u64),
-    /// A memory error that ECC could not correct.
-    UncorrectableEcc,
 }
 
 /// A subscription to the faults of some GPUs.

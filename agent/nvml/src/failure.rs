@@ -1,53 +1,8 @@
-//! Why a call failed.
+//! Why NVML cannot be opened.
 
 use std::path::PathBuf;
 
-/// NVML's return codes that this project uses.
-pub mod code {
-    pub use nvml_wrapper_sys::bindings::{
-        nvmlReturn_enum_NVML_ERROR_DRIVER_NOT_LOADED as DRIVER_NOT_LOADED,
-        nvmlReturn_enum_NVML_ERROR_FUNCTION_NOT_FOUND as FUNCTION_NOT_FOUND,
-        nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST as GPU_IS_LOST, nvmlReturn_enum_NVML_ERROR_IN_USE as IN_USE,
-        nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_RESOURCES as INSUFFICIENT_RESOURCES,
-        nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE as INSUFFICIENT_SIZE,
-        nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
-        nvmlReturn_enum_NVML_ERROR_LIB_RM_VERSION_MISMATCH as LIB_RM_VERSION_MISMATCH,
-        nvmlReturn_enum_NVML_ERROR_MEMORY as MEMORY, nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND,
-        nvmlReturn_enum_NVML_ERROR_NOT_READY as NOT_READY, nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED,
-        nvmlReturn_enum_NVML_ERROR_OPERATING_SYSTEM as OPERATING_SYSTEM,
-        nvmlReturn_enum_NVML_ERROR_RESET_REQUIRED as RESET_REQUIRED, nvmlReturn_enum_NVML_ERROR_TIMEOUT as TIMEOUT,
-        nvmlReturn_enum_NVML_ERROR_UNINITIALIZED as UNINITIALIZED, nvmlReturn_enum_NVML_ERROR_UNKNOWN as UNKNOWN,
-        nvmlReturn_enum_NVML_SUCCESS as SUCCESS,
-    };
-}
-
-/// A call that NVML refused.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{call}: {message} ({code})")]
-pub struct NvmlFailure {
-    /// Name of the C function.
-    pub call: &'static str,
-    /// NVML's return code, see [`code`].
-    pub code: u32,
-    /// NVML's message for the code.
-    pub message: String,
-}
-
-impl NvmlFailure {
-    /// `None` if device or library do not support the call.
-    pub fn optional<T>(result: Result<T, Self>) -> Result<Option<T>, Self> {
-        Self::none_for(&[code::NOT_SUPPORTED, code::FUNCTION_NOT_FOUND], result)
-    }
-
-    /// `None` if the call failed with one of these codes.
-    pub(crate) fn none_for<T>(codes: &[u32], result: Result<T, Self>) -> Result<Option<T>, Self> {
-        match result {
-            Ok(value) => Ok(Some(value)),
-            Err(failure) if codes.contains(&failure.code) => Ok(None),
-            Err(failure) => Err(failure),
-        }
-    }
-}
+use gputenancy_agent_core::nvml::NvmlFailure;
 
 /// Why NVML cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -66,4 +21,37 @@ pub enum OpenError {
     /// The library fails to initialise.
     #[error(transparent)]
     Init(#[from] NvmlFailure),
+}
+
+#[cfg(test)]
+mod tests {
+    use gputenancy_agent_core::nvml::code;
+    use nvml_wrapper_sys::bindings as nvml;
+
+    #[test]
+    fn codes_are_those_of_nvml() {
+        let pairs = [
+            (code::SUCCESS, nvml::nvmlReturn_enum_NVML_SUCCESS),
+            (code::UNINITIALIZED, nvml::nvmlReturn_enum_NVML_ERROR_UNINITIALIZED),
+            (code::INVALID_ARGUMENT, nvml::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT),
+            (code::NOT_SUPPORTED, nvml::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED),
+            (code::NOT_FOUND, nvml::nvmlReturn_enum_NVML_ERROR_NOT_FOUND),
+            (code::INSUFFICIENT_SIZE, nvml::nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE),
+            (code::DRIVER_NOT_LOADED, nvml::nvmlReturn_enum_NVML_ERROR_DRIVER_NOT_LOADED),
+            (code::TIMEOUT, nvml::nvmlReturn_enum_NVML_ERROR_TIMEOUT),
+            (code::FUNCTION_NOT_FOUND, nvml::nvmlReturn_enum_NVML_ERROR_FUNCTION_NOT_FOUND),
+            (code::GPU_IS_LOST, nvml::nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST),
+            (code::RESET_REQUIRED, nvml::nvmlReturn_enum_NVML_ERROR_RESET_REQUIRED),
+            (code::OPERATING_SYSTEM, nvml::nvmlReturn_enum_NVML_ERROR_OPERATING_SYSTEM),
+            (code::LIB_RM_VERSION_MISMATCH, nvml::nvmlReturn_enum_NVML_ERROR_LIB_RM_VERSION_MISMATCH),
+            (code::IN_USE, nvml::nvmlReturn_enum_NVML_ERROR_IN_USE),
+            (code::MEMORY, nvml::nvmlReturn_enum_NVML_ERROR_MEMORY),
+            (code::INSUFFICIENT_RESOURCES, nvml::nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_RESOURCES),
+            (code::NOT_READY, nvml::nvmlReturn_enum_NVML_ERROR_NOT_READY),
+            (code::UNKNOWN, nvml::nvmlReturn_enum_NVML_ERROR_UNKNOWN),
+        ];
+        for (ours, theirs) in pairs {
+            assert_eq!(ours, theirs);
+        }
+    }
 }

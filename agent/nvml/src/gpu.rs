@@ -7,7 +7,7 @@ use nvml_wrapper_sys::bindings::{
 };
 
 use crate::{
-    Nvml, NvmlFailure, code,
+    ComputeMode, MemoryUse, MigMode, Nvml, NvmlFailure, Vgpu, code,
     library::{call, output, string, text},
 };
 
@@ -39,46 +39,6 @@ pub struct Memory {
     pub total_mib: u64,
     /// Reserved by the driver, if the driver reports it.
     pub reserved_mib: Option<u64>,
-}
-
-/// All memory of a GPU or MIG device by its use, in bytes: the sum is its total.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MemoryUse {
-    /// Reserved by the driver.
-    pub reserved: u64,
-    /// In use, without what the driver reserves.
-    pub used: u64,
-    /// Neither.
-    pub free: u64,
-}
-
-/// MIG mode of a GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MigMode {
-    /// The current mode.
-    pub current: bool,
-    /// The mode after the next reset.
-    pub pending: bool,
-}
-
-/// Which processes may create contexts on a GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ComputeMode {
-    /// Any number of processes.
-    Default,
-    /// One process, such as an MPS server: a program that does not find the server fails instead of running at the same time.
-    ExclusiveProcess,
-    /// Another mode, such as `NVML_COMPUTEMODE_PROHIBITED`; NVML's number.
-    Other(u32),
-}
-
-/// How NVIDIA's vGPU software uses a GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Vgpu {
-    /// It is a vGPU in a virtual machine.
-    Guest,
-    /// It is on a hypervisor, which gives parts of it to virtual machines.
-    Host,
 }
 
 /// Whether a new MIG mode is active.

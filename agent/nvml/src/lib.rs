@@ -16,14 +16,15 @@ mod profile;
 mod recovery;
 
 pub use compute::{ComputeInstance, ComputeInstanceInfo, ComputeProfile, full_width};
-pub use connection::{Connection, NvLinks};
-pub use event::{EventSet, FaultEvent, FaultKind};
-pub use failure::{NvmlFailure, OpenError, code};
-pub use gpu::{Activation, ComputeMode, Gpu, Memory, MemoryUse, MigMode, Vgpu};
+pub use connection::NvLinks;
+pub use event::{EventSet, FaultEvent};
+pub use failure::OpenError;
+pub use gpu::{Activation, Gpu, Memory};
+pub use gputenancy_agent_core::nvml::{
+    ComputeMode, Connection, Engines, FaultKind, InstanceProfile, MemoryUse, MigMode, NvmlFailure, Process, Vgpu, code,
+};
 pub use instance::{GpuInstance, GpuInstanceInfo};
 pub use library::{Nvml, Observer, Silent, find_library};
 pub use memory_limit::{MemoryLimit, NO_LIMIT};
 pub use name::profile_name;
-pub use process::Process;
-pub use profile::{Engines, InstanceProfile};
 pub use recovery::RecoveryAction;

@@ -4,26 +4,13 @@ use std::cmp::Reverse;
 
 use nvml_wrapper_sys::bindings::nvmlProcessInfo_t;
 
-use crate::{Gpu, NvmlFailure, code, library::call};
+use crate::{Gpu, NvmlFailure, Process, code, library::call};
 
 const NOT_AVAILABLE: u32 = u32::MAX;
 /// `NVML_VALUE_NOT_AVAILABLE` as an amount of memory.
 const MEMORY_NOT_AVAILABLE: u64 = u64::MAX;
 /// Retries with a larger buffer.
 const RETRIES: u32 = 5;
-
-/// A process on a GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Process {
-    /// Its id in this pid namespace; 0 if it has none here.
-    pub pid: u32,
-    /// GPU instance that it uses, with MIG.
-    pub gi: Option<u32>,
-    /// Compute instance that it uses, with MIG.
-    pub ci: Option<u32>,
-    /// Bytes of the device that it uses; `None` where the driver does not report them.
-    pub memory: Option<u64>,
-}
 
 impl Gpu<'_> {
     /// All processes on this GPU, with all its MIG devices, or on this MIG device: compute, graphics and MPS. Fails if the compute

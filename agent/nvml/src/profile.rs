@@ -8,51 +8,13 @@ use nvml_wrapper_sys::bindings::{
 };
 
 use crate::{
-    Gpu, NvmlFailure, code,
+    Engines, Gpu, InstanceProfile, NvmlFailure, code,
     library::{call, list, output, string},
     name::profile_name,
 };
 
 /// Enums to probe; the headers of some versions have one less.
 const PROFILE_ENUMS: u32 = 18;
-
-/// Engines of one instance.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Engines {
-    /// Copy engines.
-    pub copy: u32,
-    /// Decoders.
-    pub decoder: u32,
-    /// Encoders.
-    pub encoder: u32,
-    /// JPEG decoders.
-    pub jpeg: u32,
-    /// Optical flow accelerators.
-    pub ofa: u32,
-}
-
-/// A profile of the board.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InstanceProfile {
-    /// The device's id, which creation takes; not the enum by which the profile was found.
-    pub id: u32,
-    /// NVIDIA's name, such as `1g.10gb`.
-    pub name: String,
-    /// Compute slices.
-    pub slices: u32,
-    /// Most instances on one GPU.
-    pub max: u32,
-    /// Streaming multiprocessors.
-    pub multiprocessors: u32,
-    /// Memory of one instance, in MiB.
-    pub memory_mib: u64,
-    /// Engines of one instance.
-    pub engines: Engines,
-    /// Memory slices that one instance covers.
-    pub size: u32,
-    /// Memory slices at which one may start.
-    pub starts: Vec<u32>,
-}
 
 /// The fields that all versions of NVML's struct have; the placements follow from another call.
 macro_rules! profile {

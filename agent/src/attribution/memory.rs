@@ -7,11 +7,11 @@ use std::{
 
 use gputenancy_nvml::MemoryUse;
 
-use super::processes::GpuProcesses;
 use crate::{
     device_memory::{Ghost, Layers, Place},
     gpu::{Inventory, ObservedGpu},
 };
+use gputenancy_agent_core::attribution::GpuProcesses;
 
 /// Memory counts as unexplained after this time: NVML lists a process for a moment after its end, and a read of memory is not of the moment of the
 /// read of the processes.
@@ -108,12 +108,12 @@ fn unexplained_by(gpu: &ObservedGpu, gi: Option<u32>, memory: &MemoryUse) -> Opt
 
 #[cfg(test)]
 mod tests {
+    use gputenancy_agent_core::attribution::processes;
     use gputenancy_nvml::Process;
     use proptest::prelude::*;
 
     use super::*;
     use crate::{
-        attribution::processes::processes,
         device::{DeviceOwner, Owners},
         gpu::processes::process_origin::Origin,
     };

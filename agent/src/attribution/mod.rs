@@ -1,13 +1,12 @@
 //! The GPU processes of this node by container: those that NVML lists, and those that only have the device file of a GPU open; and memory that none of
 //! them explains.
 //!
-//! [`processes`] decides from the inventory and the open files, [`containers`] what the status lists of it, and [`memory`] what holds the memory of
+//! [`gputenancy_agent_core::attribution`] decides from the inventory and the open files, [`containers`] what the status lists of it, and [`memory`] what holds the memory of
 //! devices; this loop reads the files and the [`tenants`] of namespaces, and publishes metrics, events and what the status lists.
 
 pub mod containers;
 pub mod memory;
 mod notices;
-pub mod processes;
 pub mod tenants;
 
 use std::{
@@ -15,6 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use gputenancy_agent_core::attribution::{GpuProcesses, pods, processes};
 use gputenancy_crds::{GhostMemory, Holder};
 use tokio::{
     sync::watch,
@@ -25,7 +25,6 @@ use self::{
     containers::{Containers, Memory, in_steps, text},
     memory::{Ghosts, all_layers},
     notices::ghost_memory,
-    processes::{GpuProcesses, pods, processes},
     tenants::Tenants,
 };
 use crate::{

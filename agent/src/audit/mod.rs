@@ -1,11 +1,10 @@
 //! The use of shares with a memory limit: the ledger of each container compared with the memory that NVML lists for its processes.
 //!
-//! The limit is enforced in the container, where a program can go past it; NVML is outside of it. [`sample`] reads both, [`step`] decides
+//! The limit is enforced in the container, where a program can go past it; NVML is outside of it. [`sample`] reads both, [`gputenancy_agent_core::audit`] decides
 //! what follows, [`notices`] has the texts, and this loop publishes events, metrics and what the status reports.
 
 pub mod notices;
 pub mod sample;
-pub mod step;
 #[cfg(test)]
 mod tests;
 
@@ -16,6 +15,7 @@ use std::{
     time::Duration,
 };
 
+use gputenancy_agent_core::audit::{Action, Finding, Observation, ShareState, step};
 use gputenancy_cluster::events::Notice;
 use gputenancy_crds::{Bypass, MemoryText};
 use gputenancy_ledger::{Counts, Damage, Mapped, Usage as UsageFile};
@@ -27,7 +27,6 @@ use tokio::{
 use self::{
     notices::{bypassed, endless, memory_high, resized},
     sample::{Ledgers, OwnedShare, Reads, any_owned, counts, origins, owned, usage},
-    step::{Action, Finding, Observation, ShareState, step},
 };
 use crate::{
     device::{DeviceId, DeviceOwner, DeviceView, KubeletView},

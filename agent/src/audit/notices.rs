@@ -1,5 +1,6 @@
 //! The events about shares. Pure.
 
+use gputenancy_agent_core::audit::{Finding, Observation, Size, percent};
 use gputenancy_cluster::events::{EventType, Notice};
 use gputenancy_crds::{
     reasons::{self, Reason},
@@ -8,10 +9,7 @@ use gputenancy_crds::{
 use gputenancy_ledger::paths::USAGE;
 use k8s_openapi::api::core::v1::ObjectReference;
 
-use super::{
-    sample::OwnedShare,
-    step::{Finding, Observation, Size, percent},
-};
+use super::sample::OwnedShare;
 use crate::{device::DeviceOwner, event};
 
 /// The event for the team whose container uses much of its share.

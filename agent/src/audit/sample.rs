@@ -9,12 +9,12 @@ use std::{
 use gputenancy_ledger::{Counts, Limits, Mapped, Usage as UsageFile};
 use gputenancy_nvml::Process;
 
-use super::step::Observation;
 use crate::{
     device::{Device, DeviceId, DeviceOwner, Owners},
     enforcement::ShareFiles,
     gpu::{Inventory, processes::process_origin::Origin},
 };
+use gputenancy_agent_core::audit::Observation;
 
 /// A share with a memory limit that a container has.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,16 +2,8 @@
 
 use std::path::PathBuf;
 
+pub use gputenancy_agent_core::gpu::DriverRoot;
 use gputenancy_nvml::{Nvml, find_library};
-
-/// A folder that may hold the driver's files.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DriverRoot {
-    /// Path on the host, which goes into CDI specifications.
-    pub host: PathBuf,
-    /// Path in this container.
-    pub local: PathBuf,
-}
 
 /// Paths of the driver and of the kernel's trees.
 #[derive(Clone, Debug)]

@@ -7,13 +7,10 @@ pub mod calls;
 mod check;
 pub mod driver;
 pub mod error;
-pub mod fault_class;
 pub mod faults;
-pub mod inventory;
 pub mod memory_limits;
 pub mod operation;
 pub mod platform;
-pub mod policy;
 pub mod processes;
 mod reader;
 mod reset;
@@ -22,11 +19,15 @@ pub mod thread;
 pub use calls::Calls;
 pub use driver::{DriverRoot, NodePaths};
 pub use error::NvmlError;
-pub use inventory::{
-    Connections, Inventory, LatestInventory, ObservedBoard, ObservedCompute, ObservedGpu, ObservedInstance, Scan,
+pub use gputenancy_agent_core::gpu::{
+    Connections, Inventory, ObservedBoard, ObservedCompute, ObservedGpu, ObservedInstance, Scan, fault_class,
+    inventory, policy,
 };
 pub use memory_limits::LimitCall;
 pub use operation::{Operation, OperationError};
 pub use policy::Deadlines;
 pub use processes::cap_minors::CapMinors;
 pub use thread::NvmlThread;
+
+/// Returns the latest inventory; none before the first scan.
+pub type LatestInventory = std::sync::Arc<dyn Fn() -> Option<Inventory> + Send + Sync>;

@@ -2,11 +2,8 @@
 
 use std::{os::unix::fs::MetadataExt, path::Path, time::Duration};
 
+pub use gputenancy_agent_core::warm_up::SocketIdentity as Identity;
 use tonic::transport::Endpoint;
-
-/// Distinguishes sockets at the same path; inode numbers alone are reused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Identity(u64, i64, i64);
 
 /// The identity of a file, if it exists.
 pub fn identity(path: &Path) -> Option<Identity> {

@@ -102,3 +102,95 @@ impl ServedLayouts {
 fn is_ours(spec: &GpuNodeSpec) -> bool {
     spec.partitioner.is_agent() && spec.advertiser.is_agent()
 }
+
+#[cfg(test)]
+mod tests {
+    use gputenancy_crds::{Advertiser, GpuSpec, InstanceSpec, MemoryText, ShareGroup, Sharing, SharingMode};
+
+    use super::*;
+    use crate::gpu::ObservedGpu;
+
+    const UUID: &str = "GPU-a";
+
+    fn gpu() -> ObservedGpu {
+        ObservedGpu { uuid: UUID.into(), ..ObservedGpu::default() }
+    }
+
+    /// One spec of each kind.
+    fn kinds() -> [GpuSpec; 4] {
+        let shared = |mode, memory: Option<i64>| {
+            let memory = memory.map(MemoryText::from_mib);
+            let resource = "gputenancy.io/part".into();
+            let group = ShareGroup { resource, memory, numbers: vec![0, 2], ..ShareGroup::default() };
+            let sharing = Sharing { mode, shares: vec![group], ..Sharing::default() };
+            GpuSpec { uuid: UUID.into(), sharing: Some(sharing), ..GpuSpec::default() }
+        };
+        let half = |start| InstanceSpec {
+            start,
+            profile: "3g.40gb".into(),
+            resource: Some("gputenancy.io/half".into()),
+            replicas: Some(2),
+        };
+        let sliced = GpuSpec { uuid: UUID.into(), mig: true, instances: vec![half(0), half(4)], ..GpuSpec::default() };
+        [
+            shared(SharingMode::TimeSlice, None),
+            shared(SharingMode::Mps, Some(10_240)),
+            shared(SharingMode::Fraction, Some(10_240)),
+            sliced,
+        ]
+    }
+
+    fn desired(object: &str, gpus: Vec<GpuSpec>) -> DesiredLayout {
+        let spec = GpuNodeSpec { gpus, ..GpuNodeSpec::default() };
+        DesiredLayout { object: object.into(), spec, ..DesiredLayout::default() }
+    }
+
+    #[test]
+    fn layouts_are_read_again_by_the_next_run_and_a_file_of_another_version_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let none = BTreeMap::new();
+        for wanted in kinds() {
+            let inventory = Inventory { gpus: vec![gpu()], ..Inventory::default() };
+            let now = desired("one", vec![wanted.clone()]);
+            let mut layouts = ServedLayouts::in_folder(folder.path());
+            layouts.update(&now, &inventory, &none);
+            let read = ServedLayouts::in_folder(folder.path());
+            assert_eq!(read.of(&now.spec, UUID), Some(&wanted.layout()));
+            assert!(!read.differ_from(&now.spec) && read.differ_from(&GpuNodeSpec::default()));
+        }
+        let file = folder.path().join("layouts.json");
+        let text = std::fs::read_to_string(&file).unwrap().replace("\"version\":1", "\"version\":2");
+        std::fs::write(&file, text).unwrap();
+        assert_eq!(ServedLayouts::in_folder(folder.path()).of(&GpuNodeSpec::default(), UUID), None);
+        std::fs::write(&file, "{").unwrap();
+        assert_eq!(ServedLayouts::in_folder(folder.path()).of(&GpuNodeSpec::default(), UUID), None);
+    }
+
+    #[test]
+    fn layout_is_forgotten_when_its_gpu_is_released_and_not_when_the_object_is_lost() {
+        let wanted = &kinds()[2];
+        let inventory = Inventory { gpus: vec![gpu()], ..Inventory::default() };
+        let none: BTreeMap<String, Layout> = BTreeMap::new();
+        let mut layouts = ServedLayouts::default();
+        layouts.update(&desired("one", vec![wanted.clone()]), &inventory, &none);
+        let created_again = desired("two", Vec::new());
+        layouts.update(&created_again, &inventory, &none);
+        assert_eq!(layouts.of(&created_again.spec, UUID), Some(&wanted.layout()));
+        layouts.update(&desired("two", vec![wanted.clone()]), &inventory, &none);
+        layouts.update(&created_again, &inventory, &none);
+        assert_eq!(layouts.of(&created_again.spec, UUID), None, "the operator has released it");
+    }
+
+    #[test]
+    fn layouts_of_another_device_plugin_are_not_kept() {
+        let wanted = &kinds()[0];
+        let inventory = Inventory { gpus: vec![gpu()], ..Inventory::default() };
+        let mut layouts = ServedLayouts::default();
+        layouts.update(&desired("one", vec![wanted.clone()]), &inventory, &BTreeMap::new());
+        let mut theirs = desired("one", vec![wanted.clone()]);
+        theirs.spec.advertiser = Advertiser::NvidiaDevicePlugin;
+        assert_eq!(layouts.of(&theirs.spec, UUID), None);
+        layouts.update(&theirs, &inventory, &BTreeMap::new());
+        assert_eq!(layouts.of(&GpuNodeSpec::default(), UUID), None);
+    }
+}

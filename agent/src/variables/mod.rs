@@ -5,11 +5,12 @@
 //! Each container is checked once, and only if its manifest has `envFrom`.
 
 pub mod checker;
-pub mod containers;
 pub mod enforcement;
 pub mod runtime;
-pub mod violations;
 
 pub use checker::EnvironmentChecker;
-pub use containers::{EnvFromContainer, EnvFromContainers};
 pub use enforcement::Enforcement;
+pub use gputenancy_agent_core::variables::{
+    containers::{EnvFromContainer, EnvFromContainers},
+    violations,
+};

@@ -6,6 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+pub use gputenancy_agent_core::attribution::Origin;
+
 use crate::{
     device::DeviceOwner,
     seen_pods::{SeenPod, SeenPods},
@@ -16,19 +18,6 @@ pub const LOGS: &str = "var/log/containers";
 
 /// End of the line of an MPS daemon or server in `/proc/<pid>/cgroup`: see [`crate::mps::control::CGROUP`].
 const MPS_CGROUP: &str = ":/gputenancy-mps";
-
-/// Where a process comes from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// The process has ended; NVML and the kernel list it for a moment longer.
-    Ended,
-    /// The node itself, no pod.
-    Node,
-    /// A pod; its container, if the container has a log.
-    Pod(Option<DeviceOwner>),
-    /// A pod that the API server has deleted, with this UID.
-    Former(Option<DeviceOwner>, String),
-}
 
 /// Finds the origin of processes.
 #[derive(Clone, Debug)]

@@ -1,9 +1,9 @@
 //! The Node of this agent: its allocatable, its names without devices, what its pods request, and which of them run in a sandbox.
 
-pub mod allocatable;
 pub mod own_node;
 pub mod poll;
 pub mod requests;
 pub mod runtime_classes;
 pub mod sandbox;
-pub mod stale_names;
+
+pub use gputenancy_agent_core::kubelet::{allocatable, stale_names};

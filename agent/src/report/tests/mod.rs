@@ -105,11 +105,15 @@ fn state(gpus: Vec<ObservedGpu>) -> PartitionState {
 fn views(state: &PartitionState) -> (DeviceView, KubeletView) {
     let gpus = &state.inventory.as_ref().unwrap().gpus;
     let offered = gpus.iter().flat_map(|gpu| {
-        let instances = gpu.instances.iter().map(|i| (i32::try_from(i.start).unwrap(), i.profile.as_str()));
-        let instances: Vec<(i32, &str)> = instances.collect();
-        let mut spec = crate::partition::tests::model::spec(!instances.is_empty(), &instances);
-        spec.uuid.clone_from(&gpu.uuid);
-        devices(&spec, gpu)
+        let instances = gpu.instances.iter().map(|instance| InstanceSpec {
+            start: i32::try_from(instance.start).unwrap(),
+            profile: instance.profile.clone(),
+            resource: None,
+            replicas: None,
+        });
+        let instances: Vec<InstanceSpec> = instances.collect();
+        let mig = !instances.is_empty();
+        devices(&GpuSpec { uuid: gpu.uuid.clone(), mig, instances, ..GpuSpec::default() }, gpu)
     });
     let view = DeviceView { generation: 1, devices: offered.collect(), ..DeviceView::default() };
     let owner =

@@ -1,18 +1,12 @@
 //! Layouts that stay while pods use them, whatever the spec says.
 
-use std::collections::BTreeMap;
-
-use gputenancy_crds::{
-    Advertiser, DeviceOwner, GpuNodeSpec, GpuSpec, InstanceSpec, Layout, MemoryText, ResizePolicy, ShareGroup, Sharing,
-    SharingMode,
-};
+use gputenancy_crds::{DeviceOwner, GpuSpec, InstanceSpec, MemoryText, ResizePolicy, ShareGroup, Sharing, SharingMode};
 
 use super::model::{UUID, gpu, partition, spec};
 use crate::{
     device::{Device, DeviceId, Owners},
-    gpu::{Inventory, ObservedGpu},
+    gpu::ObservedGpu,
     partition::{
-        DesiredLayout, ServedLayouts,
         devices::devices,
         retention::{retained, served_spec, verified},
     },
@@ -134,58 +128,4 @@ fn device_under_verification_is_not_kept_for_its_canary_pod() {
     let halves = spec(true, &[(0, "3g.40gb"), (4, "3g.40gb")]);
     assert_eq!(tried(halves.clone(), &[4]), Some(spec(true, &[(0, "3g.40gb")]).layout()));
     assert_eq!(tried(halves.clone(), &[]), Some(halves.layout()));
-}
-
-fn desired(object: &str, gpus: Vec<GpuSpec>) -> DesiredLayout {
-    let spec = GpuNodeSpec { gpus, ..GpuNodeSpec::default() };
-    DesiredLayout { object: object.into(), spec, ..DesiredLayout::default() }
-}
-
-#[test]
-fn layouts_are_read_again_by_the_next_run_and_a_file_of_another_version_is_not() {
-    let folder = tempfile::tempdir().unwrap();
-    let none = BTreeMap::new();
-    for wanted in kinds() {
-        let inventory = Inventory { gpus: vec![realized(&wanted)], ..Inventory::default() };
-        let now = desired("one", vec![wanted.clone()]);
-        let mut layouts = ServedLayouts::in_folder(folder.path());
-        layouts.update(&now, &inventory, &none);
-        let read = ServedLayouts::in_folder(folder.path());
-        assert_eq!(read.of(&now.spec, UUID), Some(&wanted.layout()));
-        assert!(!read.differ_from(&now.spec) && read.differ_from(&GpuNodeSpec::default()));
-    }
-    let file = folder.path().join("layouts.json");
-    let text = std::fs::read_to_string(&file).unwrap().replace("\"version\":1", "\"version\":2");
-    std::fs::write(&file, text).unwrap();
-    assert_eq!(ServedLayouts::in_folder(folder.path()).of(&GpuNodeSpec::default(), UUID), None);
-    std::fs::write(&file, "{").unwrap();
-    assert_eq!(ServedLayouts::in_folder(folder.path()).of(&GpuNodeSpec::default(), UUID), None);
-}
-
-#[test]
-fn layout_is_forgotten_when_its_gpu_is_released_and_not_when_the_object_is_lost() {
-    let wanted = &kinds()[2];
-    let inventory = Inventory { gpus: vec![realized(wanted)], ..Inventory::default() };
-    let none: BTreeMap<String, Layout> = BTreeMap::new();
-    let mut layouts = ServedLayouts::default();
-    layouts.update(&desired("one", vec![wanted.clone()]), &inventory, &none);
-    let created_again = desired("two", Vec::new());
-    layouts.update(&created_again, &inventory, &none);
-    assert_eq!(layouts.of(&created_again.spec, UUID), Some(&wanted.layout()));
-    layouts.update(&desired("two", vec![wanted.clone()]), &inventory, &none);
-    layouts.update(&created_again, &inventory, &none);
-    assert_eq!(layouts.of(&created_again.spec, UUID), None, "the operator has released it");
-}
-
-#[test]
-fn layouts_of_another_device_plugin_are_not_kept() {
-    let wanted = &kinds()[0];
-    let inventory = Inventory { gpus: vec![realized(wanted)], ..Inventory::default() };
-    let mut layouts = ServedLayouts::default();
-    layouts.update(&desired("one", vec![wanted.clone()]), &inventory, &BTreeMap::new());
-    let mut theirs = desired("one", vec![wanted.clone()]);
-    theirs.spec.advertiser = Advertiser::NvidiaDevicePlugin;
-    assert_eq!(layouts.of(&theirs.spec, UUID), None);
-    layouts.update(&theirs, &inventory, &BTreeMap::new());
-    assert_eq!(layouts.of(&GpuNodeSpec::default(), UUID), None);
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     device::{DeviceId, DeviceOwner},
     gpu::ObservedGpu,
-    seen_pods::PodName,
+    pod::PodName,
 };
 
 /// Pods by name: UID, number of devices, and whether kubelet has admitted them.
@@ -97,14 +97,14 @@ fn empty_answer_is_not_believed_before_the_pods_are_known_unless_kubelet_runs_fo
     let unknown: Option<&Pods> = None;
     let all = owners(&[("0", "a")]);
     assert!(!warm_up.kubelet_is_warm(now), "it has no socket yet");
-    warm_up.kubelet_socket(uds::identity(std::path::Path::new("/")).unwrap(), Duration::from_secs(10), now);
+    warm_up.kubelet_socket(SocketIdentity(1, 0, 0), Duration::from_secs(10), now);
     assert_eq!(warm_up.owners(all.clone(), unknown, now), all);
     assert_eq!(warm_up.owners(Owners::new(), unknown, now), all);
     let later = now + KUBELET.checked_sub(Duration::from_secs(10)).unwrap();
     assert!(warm_up.kubelet_is_warm(later));
     assert!(warm_up.owners(Owners::new(), unknown, later).is_empty(), "an agent that may not read pods");
     // another run of kubelet, which has another socket
-    warm_up.kubelet_socket(uds::identity(std::path::Path::new("/proc")).unwrap(), Duration::ZERO, later);
+    warm_up.kubelet_socket(SocketIdentity(2, 0, 0), Duration::ZERO, later);
     assert!(!warm_up.kubelet_is_warm(later));
 }
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::nvml::{InstanceProfile, MigMode, Process};
 use gputenancy_crds::{GpuError, GpuSpec, InstanceSpec};
-use gputenancy_nvml::{InstanceProfile, MigMode, Process};
 
 use crate::{
     gpu::{ObservedBoard, ObservedCompute, ObservedGpu, ObservedInstance, Operation},
@@ -20,7 +20,7 @@ fn profile(id: u32, name: &str, slices: u32, size: u32, starts: &[u32]) -> Insta
         max: u32::try_from(starts.len()).unwrap(),
         multiprocessors: slices * 14,
         memory_mib: u64::from(size) * 9_856,
-        engines: gputenancy_nvml::Engines::default(),
+        engines: crate::nvml::Engines::default(),
         size,
         starts: starts.to_vec(),
     }

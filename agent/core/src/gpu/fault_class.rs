@@ -1,6 +1,6 @@
 //! Faults that the driver reports, and what they mean, by NVIDIA's catalog of Xid errors (docs.nvidia.com/deploy/xid-errors).
 
-use gputenancy_nvml::FaultKind;
+use crate::nvml::FaultKind;
 
 /// Xid errors that a program causes by itself; the GPU stays usable. 13 graphics engine exception, 31 memory page fault, 43 channel
 /// stopped, 45 clean-up after another error, 68 video processor exception, 109 context switch timeout.

@@ -1,7 +1,7 @@
 //! Single situations.
 
+use crate::nvml::MigMode;
 use gputenancy_crds::{FaultRecovery, Health, RecoveryState};
-use gputenancy_nvml::MigMode;
 
 use super::model::{board, client, decision, gpu, instance, layout, partition, spec};
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
     partition::{PartitionDecision, WaitCause, devices::devices},
 };
 
-fn profile(name: &str) -> gputenancy_nvml::InstanceProfile {
+fn profile(name: &str) -> crate::nvml::InstanceProfile {
     board(false).profile(name).unwrap().clone()
 }
 

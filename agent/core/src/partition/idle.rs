@@ -65,7 +65,7 @@ mod tests {
         let mut gpu = gpu(true, false);
         gpu.instances = vec![instance(7, &board(false).profiles[3], 0, true)];
         gpu.clients = used.then(|| client(Some(7))).into_iter().collect();
-        gpu.failure = failed.then(|| gputenancy_nvml::NvmlFailure { call: "x", code: 15, message: String::new() });
+        gpu.failure = failed.then(|| crate::nvml::NvmlFailure { call: "x", code: 15, message: String::new() });
         gpu
     }
 

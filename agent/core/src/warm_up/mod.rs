@@ -27,12 +27,15 @@ use former_owners::FormerOwners;
 use crate::{
     device::{Device, Owners},
     gpu::Inventory,
-    grpc::uds,
-    seen_pods::PodName,
+    pod::PodName,
 };
 
 /// Kubelet has read its pods from the API server and has admitted them again by then: on a busy node that takes ten seconds.
 pub const KUBELET: Duration = Duration::from_secs(30);
+
+/// Distinguishes sockets at the same path: inode, and seconds and nanoseconds of its last change; inode numbers alone are reused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SocketIdentity(pub u64, pub i64, pub i64);
 
 /// What is known of the sources; clones share it.
 #[derive(Clone, Debug, Default)]
@@ -41,7 +44,7 @@ pub struct WarmUp(Arc<Mutex<Sources>>);
 #[derive(Debug, Default)]
 struct Sources {
     /// The socket of this run of kubelet, and since when it is there.
-    kubelet: Option<(uds::Identity, Instant)>,
+    kubelet: Option<(SocketIdentity, Instant)>,
     former: FormerOwners,
 }
 
@@ -65,7 +68,7 @@ impl WarmUp {
     }
 
     /// Kubelet has this socket, which was created so long ago.
-    pub fn kubelet_socket(&self, identity: uds::Identity, age: Duration, now: Instant) {
+    pub fn kubelet_socket(&self, identity: SocketIdentity, age: Duration, now: Instant) {
         let mut sources = self.sources();
         if sources.kubelet.is_none_or(|(known, _)| known != identity) {
             sources.kubelet = Some((identity, now.checked_sub(age).unwrap_or(now)));

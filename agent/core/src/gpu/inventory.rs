@@ -1,11 +1,11 @@
 //! What NVML reports of a node: plain data that all decisions are based on.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use gputenancy_crds::{FaultRecovery, Health, MemoryScrub};
-use gputenancy_nvml::{Connection, InstanceProfile, MemoryUse, MigMode, NvmlFailure, Process, Vgpu};
 
-use super::{driver::DriverRoot, fault_class::SeenFault};
+use super::fault_class::SeenFault;
+use crate::nvml::{Connection, InstanceProfile, MemoryUse, MigMode, NvmlFailure, Process, Vgpu};
 
 /// What follows from a missing licence, and what to do.
 pub const UNLICENSED: &str = "NVIDIA's driver limits an unlicensed vGPU after some time, and programs on it become slow or fail: read \
@@ -20,8 +20,14 @@ pub enum Scan {
     Full,
 }
 
-/// Returns the latest inventory; none before the first scan.
-pub type LatestInventory = Arc<dyn Fn() -> Option<Inventory> + Send + Sync>;
+/// A folder that may hold the driver's files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DriverRoot {
+    /// Path on the host, which goes into CDI specifications.
+    pub host: PathBuf,
+    /// Path in this container.
+    pub local: PathBuf,
+}
 
 /// The GPUs of a node as NVML reported them in one scan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     device::{DeviceId, DeviceOwner, Owners},
-    seen_pods::PodName,
+    pod::PodName,
 };
 
 /// Pods on this node that request devices and have not ended, as the API lists them.

@@ -4,8 +4,21 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     device::{DeviceOwner, Owners},
-    gpu::{Inventory, ObservedGpu, ObservedInstance, processes::process_origin::Origin},
+    gpu::{Inventory, ObservedGpu, ObservedInstance},
 };
+
+/// Where a process comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The process has ended; NVML and the kernel list it for a moment longer.
+    Ended,
+    /// The node itself, no pod.
+    Node,
+    /// A pod; its container, if the container has a log.
+    Pod(Option<DeviceOwner>),
+    /// A pod that the API server has deleted, with this UID.
+    Former(Option<DeviceOwner>, String),
+}
 
 /// The processes of one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -100,7 +113,7 @@ fn owners_of<'o>(gpu: &ObservedGpu, owners: &'o Owners) -> BTreeSet<(&'o str, &'
 
 #[cfg(test)]
 mod tests {
-    use gputenancy_nvml::Process;
+    use crate::nvml::Process;
 
     use super::*;
     use crate::{device::DeviceId, gpu::ObservedCompute};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use crate::nvml::code;
 use gputenancy_crds::GpuError;
-use gputenancy_nvml::code;
 
 use super::operation::{OperationError, RESET_CALL};
 
@@ -87,7 +87,7 @@ pub fn is_reset(error: &GpuError) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use gputenancy_nvml::NvmlFailure;
+    use crate::nvml::NvmlFailure;
 
     use super::*;
 

@@ -80,7 +80,7 @@ pub struct Share {
     pub memory_mib: Option<i64>,
     /// Its part of the compute, in percent of the GPU, if it has one.
     pub compute: Option<i32>,
-    /// Memory that its programs may allocate, in MiB, where the agent limits it: see [`crate::enforcement`].
+    /// Memory that its programs may allocate, in MiB, where the agent limits it: see [`crate::enforcement::limit`].
     pub limit_mib: Option<i64>,
     /// Its part of the GPU's time, where the agent limits that.
     pub pace: Option<Pace>,

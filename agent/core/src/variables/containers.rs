@@ -8,7 +8,7 @@ use gputenancy_crds::{
 };
 use k8s_openapi::{api::core::v1::EnvFromSource, jiff::Timestamp};
 
-use crate::kubelet::node::requests::{PodName, pod_name};
+use crate::pod::{PodName, pod_name};
 
 /// A started container whose manifest has `envFrom`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The next operation on one GPU: a pure function of spec and inventory.
 
+use crate::nvml::{InstanceProfile, code};
 use gputenancy_crds::{GpuError, GpuSpec, InstanceSpec};
-use gputenancy_nvml::{InstanceProfile, code};
 
 use crate::{
     gpu::{ObservedGpu, ObservedInstance, Operation},

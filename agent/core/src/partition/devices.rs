@@ -11,7 +11,7 @@ use gputenancy_crds::{
 use super::decide::matches;
 use crate::{
     device::{Device, DeviceId, DeviceOwner, MigIds, Owners, Share},
-    enforcement::{of_time_slice, pace_of},
+    enforcement::{limit::of_time_slice, turns},
     gpu::{ObservedGpu, ObservedInstance},
 };
 
@@ -91,7 +91,7 @@ fn share(sharing: &Sharing, group: &ShareGroup, number: i32, gpu: &ObservedGpu) 
             of_time_slice(gpu.board.memory_mib, gpu.board.reserved_mib.unwrap_or(0), replicas)
         }
     };
-    let pace = pace_of(sharing, number);
+    let pace = turns::of_share(sharing, number);
     let (mode, compute, resize) = (sharing.mode, group.compute, group.resize);
     Share { number, mode, memory_mib, compute, limit_mib, pace, resize }
 }
