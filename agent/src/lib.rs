@@ -9,7 +9,6 @@
 pub mod args;
 pub mod attribution;
 pub mod audit;
-pub mod device_memory;
 pub mod enforcement;
 pub mod event;
 pub mod gpu;
@@ -34,7 +33,7 @@ pub mod unlimited;
 pub mod variables;
 
 use gputenancy_agent_core::to_i32;
-pub use gputenancy_agent_core::{device, warm_up};
+pub use gputenancy_agent_core::{device, device_memory, warm_up};
 
 /// Longest delay before a failed watch starts again. Thousands of agents return to an API server that restarts.
 const LONGEST_WATCH_DELAY: std::time::Duration = std::time::Duration::from_secs(10);

@@ -243,8 +243,24 @@ impl KubeletView {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    pub(crate) fn share(number: i32, mode: SharingMode, memory_mib: Option<i64>) -> Device {
+        let resize = ResizePolicy::default();
+        let share = Share { number, mode, memory_mib, compute: None, limit_mib: None, pace: None, resize };
+        Device {
+            id: DeviceId::share("GPU-a", number),
+            resource: "gputenancy.io/part".into(),
+            gpu_uuid: "GPU-a".into(),
+            gpu_minor: 0,
+            mig: None,
+            share: Some(share),
+            numa: None,
+            cordoned: false,
+            healthy: true,
+        }
+    }
 
     #[test]
     fn device_id_keeps_its_uuid_unless_it_is_a_replica() {

@@ -2,17 +2,19 @@
 //!
 //! [`gpu`] and [`nvml`] are what NVML reports, [`device`] what the agent makes of it and how kubelet uses that. [`partition`] decides the next
 //! operation on a GPU and which devices it has, [`kubelet`] the Node's allocatable, [`enforcement`] the limit of a share, [`audit`] what
-//! follows from its use, [`attribution`] the container of each process, [`variables`] which variables are forbidden, and [`warm_up`] when an
-//! empty answer is believed.
+//! follows from its use, [`attribution`] the container of each process, [`past_grace`] when what outlives its pod is stopped, [`variables`]
+//! which variables are forbidden, and [`warm_up`] when an empty answer is believed.
 
 pub mod attribution;
 pub mod audit;
 pub mod device;
+pub mod device_memory;
 pub mod enforcement;
 pub mod gpu;
 pub mod kubelet;
 pub mod nvml;
 pub mod partition;
+pub mod past_grace;
 pub mod pod;
 pub mod variables;
 pub mod warm_up;

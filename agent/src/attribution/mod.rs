@@ -1,11 +1,9 @@
 //! The GPU processes of this node by container: those that NVML lists, and those that only have the device file of a GPU open; and memory that none of
 //! them explains.
 //!
-//! [`gputenancy_agent_core::attribution`] decides from the inventory and the open files, [`containers`] what the status lists of it, and [`memory`] what holds the memory of
-//! devices; this loop reads the files and the [`tenants`] of namespaces, and publishes metrics, events and what the status lists.
+//! [`gputenancy_agent_core::attribution`] decides which container each process is of, and what the status lists of it; this loop reads the files and the
+//! [`tenants`] of namespaces, and publishes metrics, events and what the status lists.
 
-pub mod containers;
-pub mod memory;
 mod notices;
 pub mod tenants;
 
@@ -14,19 +12,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gputenancy_agent_core::attribution::{GpuProcesses, pods, processes};
+use gputenancy_agent_core::attribution::{
+    containers::{Containers, Memory, STEP_MIB, in_steps, text},
+    memory::{Ghosts, all_layers},
+    processes::{GpuProcesses, pods, processes},
+};
 use gputenancy_crds::{GhostMemory, Holder};
 use tokio::{
     sync::watch,
     time::{sleep, timeout},
 };
 
-use self::{
-    containers::{Containers, Memory, in_steps, text},
-    memory::{Ghosts, all_layers},
-    notices::ghost_memory,
-    tenants::Tenants,
-};
+use self::{notices::ghost_memory, tenants::Tenants};
 use crate::{
     device_memory::{Ghost, Place},
     event::Publish,
@@ -158,7 +155,7 @@ fn listed(
         let known = before.get(uuid).into_iter().flatten().find(|ghost| ghost.start == start);
         let near = known.filter(|ghost| {
             let shown = ghost.memory.mib().ok().and_then(|mib| u64::try_from(mib).ok());
-            shown.is_some_and(|mib| mib.abs_diff(bytes >> 20) < containers::STEP_MIB)
+            shown.is_some_and(|mib| mib.abs_diff(bytes >> 20) < STEP_MIB)
         });
         let memory = near.map_or_else(|| text(in_steps(*bytes)), |ghost| ghost.memory.clone());
         let pids = pids.iter().take(MOST).map(|pid| i64::from(*pid)).collect();

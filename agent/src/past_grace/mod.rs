@@ -2,9 +2,7 @@
 //! it up. Until then the pod keeps its devices, while quotas no longer count it.
 
 mod notices;
-mod pods;
-mod schedule;
 mod stopper;
 
-pub use pods::{OverduePod, TerminatingPods};
+pub use gputenancy_agent_core::past_grace::{OverduePod, TerminatingPods};
 pub use stopper::OverdueStopper;

@@ -3,19 +3,17 @@
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
+use gputenancy_agent_core::past_grace::schedule::{Now, Schedule};
 use gputenancy_cluster::error::sentence;
 use gputenancy_crds::{GpuGrant, names::GRANT};
+use k8s_openapi::jiff::Timestamp;
 use kube::{Api, Client};
 use tokio::{
     sync::watch,
     time::{sleep, timeout},
 };
 
-use super::{
-    OverduePod, TerminatingPods,
-    notices::notice,
-    schedule::{Now, Schedule},
-};
+use super::{OverduePod, TerminatingPods, notices::notice};
 use crate::{
     event::Publish,
     metrics::Metrics,
@@ -65,7 +63,7 @@ impl OverdueStopper {
         let mut schedule = Schedule::default();
         loop {
             let (due, next) = {
-                let (pods, now) = (pods.borrow_and_update(), Now::read());
+                let (pods, now) = (pods.borrow_and_update(), Now { wall: Timestamp::now(), monotonic: Instant::now() });
                 schedule.update(&pods, now.monotonic);
                 schedule.due(&pods, now)
             };

@@ -39,30 +39,7 @@ mod tests {
     use gputenancy_crds::ResizePolicy;
 
     use super::*;
-    use crate::device::{DeviceId, OtherLimiter};
-
-    fn device(mode: SharingMode, memory_mib: Option<i64>) -> Device {
-        let share = Share {
-            number: 0,
-            mode,
-            memory_mib,
-            compute: None,
-            limit_mib: None,
-            pace: None,
-            resize: ResizePolicy::default(),
-        };
-        Device {
-            id: DeviceId::share("GPU-a", 0),
-            resource: "gputenancy.io/part".into(),
-            gpu_uuid: "GPU-a".into(),
-            gpu_minor: 0,
-            mig: None,
-            share: Some(share),
-            numa: None,
-            cordoned: false,
-            healthy: true,
-        }
-    }
+    use crate::device::{OtherLimiter, tests::share as device};
 
     fn with(shim: ShimState, driver: DriverLimits) -> Limiters {
         Limiters { shim, driver }
@@ -100,7 +77,7 @@ mod tests {
 
     #[test]
     fn driver_precedes_the_library_on_whole_gpus_and_does_not_depend_on_it() {
-        let share = |mode, limit_mib| Share { limit_mib, ..device(mode, Some(1)).share.unwrap() };
+        let share = |mode, limit_mib| Share { limit_mib, ..device(0, mode, Some(1)).share.unwrap() };
         for shim in [ShimState::Served, ShimState::NotInstalled] {
             let limiters = with(shim, DriverLimits::Supported);
             for mode in [SharingMode::TimeSlice, SharingMode::Fraction] {
@@ -118,12 +95,12 @@ mod tests {
     #[test]
     fn shares_below_the_minimum_are_cordoned_and_other_devices_are_not() {
         let limited = |mode, memory_mib| {
-            let mut device = device(mode, Some(1024));
+            let mut device = device(0, mode, Some(1024));
             device.share.as_mut().unwrap().limit_mib = memory_mib;
             device
         };
         let all = || {
-            let whole = Device { share: None, ..device(SharingMode::Mps, None) };
+            let whole = Device { share: None, ..device(0, SharingMode::Mps, None) };
             vec![whole, limited(SharingMode::Mps, None), limited(SharingMode::Fraction, Some(1024))]
         };
         let cordoned = |minimum, shim| {

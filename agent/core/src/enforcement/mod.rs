@@ -1,4 +1,6 @@
-//! What a share may use: [`limit`] of its memory, [`turns`] of its GPU's time.
+//! What a share may use: [`limit`] of its memory, which the driver may set ([`driver_limits`]), and [`turns`] of its GPU's
+//! time.
 
+pub mod driver_limits;
 pub mod limit;
 pub mod turns;

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::decide::{Limits, Target};
+use gputenancy_agent_core::enforcement::driver_limits::{Limits, Target};
 
 /// Name of the file in the folder for enforcement.
 const FILE: &str = "driver-limits";

@@ -1,4 +1,4 @@
-//! The task that keeps the driver's limits as [`super::decide`] wants them.
+//! The task that keeps the driver's limits as [`gputenancy_agent_core::enforcement::driver_limits`] wants them.
 
 use std::{
     collections::BTreeSet,
@@ -8,6 +8,7 @@ use std::{
 };
 
 use futures::future::BoxFuture;
+use gputenancy_agent_core::enforcement::driver_limits::{Action, Limited, Limits, Target, decide, limited, wanted};
 use gputenancy_crds::CONTEXT_MIB;
 use gputenancy_ledger::{Limits as LimitsFile, Mapped};
 use gputenancy_nvml::{MemoryLimit, NO_LIMIT};
@@ -16,11 +17,7 @@ use tokio::{
     time::{MissedTickBehavior, interval},
 };
 
-use super::{
-    Cgroups,
-    decide::{Action, Limited, Limits, Target, decide, limited, wanted},
-    record::Record,
-};
+use super::{Cgroups, record::Record};
 use crate::{
     device::{Device, DeviceView, DriverLimits, KubeletView},
     enforcement::{SHARES, ShareFiles, ShareSizes},

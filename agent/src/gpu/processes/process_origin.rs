@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-pub use gputenancy_agent_core::attribution::Origin;
+pub use gputenancy_agent_core::attribution::processes::Origin;
 
 use crate::{
     device::DeviceOwner,

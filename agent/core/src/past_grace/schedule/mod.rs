@@ -26,13 +26,6 @@ pub struct Now {
     pub monotonic: Instant,
 }
 
-impl Now {
-    /// Reads both clocks.
-    pub fn read() -> Self {
-        Self { wall: Timestamp::now(), monotonic: Instant::now() }
-    }
-}
-
 /// Times of the deleted pods, by UID.
 #[derive(Debug, Default)]
 pub struct Schedule(BTreeMap<String, Entry>);

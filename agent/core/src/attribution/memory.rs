@@ -5,13 +5,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gputenancy_nvml::MemoryUse;
-
+use super::processes::GpuProcesses;
 use crate::{
     device_memory::{Ghost, Layers, Place},
     gpu::{Inventory, ObservedGpu},
+    nvml::MemoryUse,
 };
-use gputenancy_agent_core::attribution::GpuProcesses;
 
 /// Memory counts as unexplained after this time: NVML lists a process for a moment after its end, and a read of memory is not of the moment of the
 /// read of the processes.
@@ -108,14 +107,13 @@ fn unexplained_by(gpu: &ObservedGpu, gi: Option<u32>, memory: &MemoryUse) -> Opt
 
 #[cfg(test)]
 mod tests {
-    use gputenancy_agent_core::attribution::processes;
-    use gputenancy_nvml::Process;
     use proptest::prelude::*;
 
     use super::*;
     use crate::{
+        attribution::processes::{Origin, processes},
         device::{DeviceOwner, Owners},
-        gpu::processes::process_origin::Origin,
+        nvml::Process,
     };
 
     const MIB: u64 = 1 << 20;

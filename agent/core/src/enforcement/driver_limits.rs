@@ -1,4 +1,4 @@
-//! Which limits to set and to clear. Pure.
+//! Which limits of the driver to set and to clear.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -73,10 +73,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{
-        device::{DeviceId, MigIds},
-        mps::share::tests::device,
-    };
+    use crate::device::{DeviceId, MigIds, tests::share as device};
 
     fn owner(pod: &str) -> DeviceOwner {
         DeviceOwner { namespace: "n".into(), pod: pod.into(), container: "c".into() }
@@ -91,7 +88,7 @@ mod tests {
         let share = |number| Device {
             id: DeviceId::share("GPU-a", number),
             gpu_uuid: "GPU-a".into(),
-            ..device(number, SharingMode::TimeSlice, None, None)
+            ..device(number, SharingMode::TimeSlice, None)
         };
         let mig = MigIds { gi: 1, ci: 0, start: 0, profile: "1g.10gb".into() };
         let devices = [share(0), share(1), Device { mig: Some(mig), ..share(2) }, share(3)];

@@ -8,8 +8,8 @@ use std::{
 
 use gputenancy_crds::{DeviceProcesses, MemoryText};
 
+use super::processes::GpuProcesses;
 use crate::{device::DeviceOwner, device_memory::Place, to_i32};
-use gputenancy_agent_core::attribution::GpuProcesses;
 
 /// Step of memory in the status, in MiB.
 pub const STEP_MIB: u64 = 256;
@@ -93,7 +93,7 @@ impl Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gputenancy_agent_core::attribution::Group;
+    use crate::attribution::processes::Group;
 
     const MIB: u64 = 1 << 20;
 

@@ -8,7 +8,7 @@ use gputenancy_crds::{
 };
 use k8s_openapi::jiff::Timestamp;
 
-use crate::kubelet::node::requests::{PodName, pod_name};
+use crate::pod::{PodName, pod_name};
 
 /// Grace period of a deletion without one: the default of Kubernetes.
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
