@@ -3,20 +3,21 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use gputenancy_cluster::watch::{Reading, Store, differs};
-use gputenancy_crds::{GpuPool, GpuPoolStatus, GpuProfile, GpuProfileStatus, GpuTenant, names, projection::SlimPod};
+use gputenancy_crds::{
+    GpuPool, GpuPoolStatus, GpuProfile, GpuProfileStatus, GpuTenant, ids::PodName, names, projection::SlimPod,
+};
 use gputenancy_decisions::{
     fleet::{Fleet, dra_node},
     liveness, maintenance,
     namespace_owners::foreign,
     partitioner::MigConfigs,
     plugin::PluginConfigs,
+    pool::{decision::FleetDecision, read::agents::AbsentAgents},
 };
 use k8s_openapi::{api::core::v1::ConfigMap, jiff::Timestamp};
 use kube::ResourceExt;
 
 use crate::cache::Caches;
-use gputenancy_crds::ids::PodName;
-use gputenancy_decisions::pool::{decision::FleetDecision, read::agents::AbsentAgents};
 
 /// The fleet as it was read last. What has not been written since is not read again.
 #[derive(Debug, Default)]

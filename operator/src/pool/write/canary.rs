@@ -1,12 +1,14 @@
 //! Creates and deletes canary pods.
 
+use gputenancy_decisions::{
+    change::CanaryRequest,
+    pool::decide::canary::{OrphanedCanary, render},
+};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 
 use super::{WriteError, Written, failed, state::NodeContext};
 use crate::apply::Part;
-use gputenancy_decisions::change::CanaryRequest;
-use gputenancy_decisions::pool::decide::canary::{OrphanedCanary, render};
 
 /// Creates a canary pod; one that exists is the same.
 pub async fn create(node: NodeContext<'_>, request: CanaryRequest) -> Result<(), WriteError> {

@@ -2,6 +2,13 @@
 
 use gputenancy_cluster::events::EventType;
 use gputenancy_crds::{GpuNode, names, reasons};
+use gputenancy_decisions::{
+    plugin::is_key,
+    pool::decide::{
+        labels::{self, Labels},
+        taints::TaintChange,
+    },
+};
 use k8s_openapi::{api::core::v1::Node, jiff::Timestamp};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Map, Value, json};
@@ -12,13 +19,6 @@ use super::{
     state::{NodeContext, NodeState},
 };
 use crate::apply::Part;
-use gputenancy_decisions::{
-    plugin::is_key,
-    pool::decide::{
-        labels::{self, Labels},
-        taints::TaintChange,
-    },
-};
 
 /// Writes the operator's labels of a node.
 pub async fn write(node: NodeContext<'_>, state: &mut NodeState, wanted: Labels) -> Result<Written, WriteError> {

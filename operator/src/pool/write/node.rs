@@ -3,7 +3,19 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::{GpuNode, names};
+use gputenancy_crds::{
+    GpuNode,
+    ids::{NodeName, PodName},
+    names,
+};
+use gputenancy_decisions::{
+    fleet::Fleet,
+    partitioner::RequestDecision,
+    pool::{
+        decide::{canary::OrphanedCanary, labels::Labels, node_specs::GpuWork, taints::TaintChange},
+        decision::FleetDecision,
+    },
+};
 use kube::ResourceExt as _;
 use serde_json::json;
 
@@ -12,12 +24,6 @@ use super::{
     state::{NodeContext, NodeState},
 };
 use crate::apply::Part;
-use gputenancy_crds::ids::{NodeName, PodName};
-use gputenancy_decisions::pool::{
-    decide::{canary::OrphanedCanary, labels::Labels, node_specs::GpuWork, taints::TaintChange},
-    decision::FleetDecision,
-};
-use gputenancy_decisions::{fleet::Fleet, partitioner::RequestDecision};
 
 /// What is written about one Node.
 #[derive(Default)]

@@ -7,7 +7,12 @@ use std::{
 };
 
 use gputenancy_cluster::events::EventType;
-use gputenancy_crds::{GpuProfile, GpuProfileStatus, names, reasons};
+use gputenancy_crds::{GpuProfile, GpuProfileStatus, ids::NodeName, names, reasons};
+use gputenancy_decisions::{
+    fleet::Fleet,
+    partitioner::MigConfigs,
+    pool::{decide::plugin_configs::ConfigsWrite, decision::FleetDecision},
+};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{Resource as _, ResourceExt as _};
 use tokio::time::Instant;
@@ -22,9 +27,6 @@ use super::{
     within,
 };
 use crate::apply::has_finalizer;
-use gputenancy_crds::ids::NodeName;
-use gputenancy_decisions::pool::{decide::plugin_configs::ConfigsWrite, decision::FleetDecision};
-use gputenancy_decisions::{fleet::Fleet, partitioner::MigConfigs};
 
 /// An object that decisions write, in the order in which they are written: GPUs first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

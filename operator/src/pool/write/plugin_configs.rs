@@ -2,11 +2,11 @@
 
 use gputenancy_cluster::events::EventType;
 use gputenancy_crds::{names, reasons};
+use gputenancy_decisions::pool::decide::plugin_configs::ConfigsWrite;
 use k8s_openapi::api::core::v1::ObjectReference;
 
 use super::{FleetWriter, WriteError, Written};
 use crate::apply::Part;
-use gputenancy_decisions::pool::decide::plugin_configs::ConfigsWrite;
 
 /// Writes the `ConfigMap`, and reports what another client has changed in it.
 pub async fn publish(writer: &FleetWriter, write: ConfigsWrite) -> Result<Written, WriteError> {

@@ -7,15 +7,17 @@ use std::{
 };
 
 use gputenancy_cluster::events::EventType;
-use gputenancy_crds::{GpuNode, reasons::Reason};
+use gputenancy_crds::{
+    GpuNode,
+    ids::{NodeName, PodName},
+    reasons::Reason,
+};
+use gputenancy_decisions::{change::Refusal, fleet::Fleet, pool::decide::labels::Labels};
 use k8s_openapi::jiff::Timestamp;
 use kube::Resource as _;
 use tokio::time::Instant;
 
 use super::{FleetWriter, repair::LastWrite};
-use gputenancy_crds::ids::{NodeName, PodName};
-use gputenancy_decisions::pool::decide::labels::Labels;
-use gputenancy_decisions::{change::Refusal, fleet::Fleet};
 
 /// An eviction that the API server refused.
 #[derive(Clone, Debug)]

@@ -1,9 +1,8 @@
 //! Writes finalizers and status of pools.
 
 use gputenancy_crds::{GpuPool, GpuPoolStatus};
-use kube::{Resource as _, ResourceExt as _};
-
 use gputenancy_decisions::{event::EventMessage, pool::status::pools};
+use kube::{Resource as _, ResourceExt as _};
 
 use super::{FleetWriter, WriteError, Written, event_type, failed};
 

@@ -62,7 +62,7 @@ impl<'a> Decided<'a> {
         requeued.add(VisitReason::Silence, scheduled.silent.nodes());
         requeued.add(VisitReason::Mark, scheduled.marks.visited_again());
         requeued.add(VisitReason::Bypass, scheduled.views.bypassed().map(|(name, _)| name));
-        Self { gpu_changes, bypass, nodes, labels, taints, pool_names, requeued, scheduled }
+        Self { scheduled, gpu_changes, bypass, nodes, labels, taints, pool_names, requeued }
     }
 
     /// Pods that are evicted now, and those of nodes whose agent has yet to report on the last spec: until then no eviction is decided there,

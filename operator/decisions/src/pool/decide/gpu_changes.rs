@@ -135,7 +135,7 @@ fn decision(
     if ownership.is_conflicting(name) || !ownership.has_assigned_owners(name, &node.spec) {
         return None;
     }
-    let pool = fleet.pools.iter().find(|p| p.name_any() == gpu.pool.as_str())?;
+    let pool = scheduled.pool(gpu.pool.as_str())?;
     let spec = node.spec.gpus.iter().find(|g| g.uuid == key.uuid.as_str());
     let deadline = spec.and_then(|s| s.change.as_ref()?.evict_after.as_ref()).map(|t| t.0);
     let pods = scheduled.pods.on_node(name);
@@ -345,10 +345,7 @@ fn admitted<'a>(scheduled: &'a Scheduled<'_>) -> (BTreeSet<&'a GpuKey>, BTreeMap
         let blocked = wanted && blocked;
         by_pool.entry(&gpu.pool).or_default().push(ChangeCandidate { gpu: key, changing, wanted, blocked, rank });
     }
-    let limit = |pool: &PoolName| {
-        let found = fleet.pools.iter().find(|p| p.name_any() == pool.as_str());
-        found.map(|p| p.spec.disruption.max_unavailable.clone())
-    };
+    let limit = |pool: &PoolName| scheduled.pool(pool.as_str()).map(|p| p.spec.disruption.max_unavailable.clone());
     let whole = |gpu: &GpuKey| fleet.gpu_nodes.get(gpu.node.as_str()).is_some_and(|node| is_whole(node));
     let shared = plugin_configs::whole_nodes(fleet, plan.plan);
     let admit = |(pool, candidates): (&PoolName, Vec<ChangeCandidate<&'a GpuKey>>)| {

@@ -41,12 +41,9 @@ pub fn decisions(scheduled: &Scheduled<'_>) -> BTreeMap<GpuKey, ChangeDecision> 
 
 /// Pools that select a node, the one first that its label names.
 fn pools<'a>(scheduled: &'a Scheduled<'_>, name: &str) -> Vec<&'a GpuPool> {
-    let fleet = scheduled.fleet();
-    let labelled = fleet.nodes.get(name).and_then(|node| node.labels().get(names::POOL_LABEL));
-    let selecting = scheduled.ownership.pools_of(name);
-    let mut pools: Vec<_> = (fleet.pools.iter())
-        .filter(|pool| selecting.iter().any(|selecting| *selecting.as_str() == pool.name_any()))
-        .collect();
+    let labelled = scheduled.fleet().nodes.get(name).and_then(|node| node.labels().get(names::POOL_LABEL));
+    let selecting = scheduled.ownership.pools_of(name).iter();
+    let mut pools: Vec<_> = selecting.filter_map(|name| scheduled.pool(name.as_str())).collect();
     pools.sort_by_key(|pool| Some(&pool.name_any()) != labelled);
     pools
 }

@@ -8,14 +8,12 @@ use gputenancy_crds::{
 };
 use gputenancy_plan::GpuPlan;
 use k8s_openapi::jiff::Timestamp;
-use kube::ResourceExt as _;
 
 use super::{fleet_plan::Planned, partitioner};
 use crate::{
     change::{self, Policy},
     fleet::Fleet,
     liveness::{GRACE_PERIOD, Liveness, SLOT_TIMEOUT},
-    pool::read::inventory::Inventory,
 };
 
 /// What the plan wants of a GPU, and what keeps it from it.
@@ -62,8 +60,8 @@ pub fn planned_gpus<'a>(planned: &'a Planned<'_>) -> impl Iterator<Item = Planne
         let differs = |target: &Layout| spec.is_some_and(|s| !gputenancy_plan::has_layout(s, target));
         let wanted = gpu.changed && !kept() || plan.repartitions.contains_key(key) || target.is_some_and(differs);
         // what cannot begin must not be admitted in place of another GPU
-        let blocked = wanted
-            && (inventory.failing.contains(key.node.as_str()) || waits_to_retry(&inventory, spec, (gpu, target)));
+        let blocked =
+            wanted && (inventory.failing.contains(key.node.as_str()) || waits_to_retry(planned, spec, (gpu, target)));
         let unknown = [inventory.lagging, inventory.writing].into_iter().any(|nodes| nodes.contains(key.node.as_str()));
         let rank = plan.effective(key, gpu).rank;
         let silent = liveness.is_silent_for(GRACE_PERIOD, inventory.now);
@@ -79,15 +77,10 @@ fn holds_slot(liveness: Liveness, now: Timestamp) -> bool {
 }
 
 /// A failed change of this GPU is not yet to be retried.
-fn waits_to_retry(
-    inventory: &Inventory<'_>,
-    spec: Option<&GpuSpec>,
-    (gpu, target): (&GpuPlan, Option<&Layout>),
-) -> bool {
+fn waits_to_retry(planned: &Planned<'_>, spec: Option<&GpuSpec>, (gpu, target): (&GpuPlan, Option<&Layout>)) -> bool {
     let Some(change) = spec.and_then(|s| s.change.as_ref()) else { return false };
-    let mut pools = inventory.fleet.pools.iter();
-    let policy = pools.find(|p| p.name_any() == gpu.pool.as_str()).map(|p| Policy::from(&p.spec.disruption));
-    policy.is_some_and(|policy| change::waits_to_retry(change, target, &policy, inventory.now))
+    let policy = planned.pool(gpu.pool.as_str()).map(|pool| Policy::from(&pool.spec.disruption));
+    policy.is_some_and(|policy| change::waits_to_retry(change, target, &policy, planned.now()))
 }
 
 /// Planned GPUs with their nodes. GPUs of one node follow each other, so that each node is looked up once.

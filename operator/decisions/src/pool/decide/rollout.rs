@@ -21,7 +21,6 @@ use super::{
 use crate::{
     event::EventMessage,
     fingerprint::fingerprint,
-    fleet::Fleet,
     liveness::{GRACE_PERIOD, SLOT_TIMEOUT},
     pool::{derive::marks::Marks, read::inventory::Inventory},
     rollout::{FailedChange, Names, RolloutGpu, RolloutInput, RolloutNode, Stage, stage},
@@ -69,7 +68,7 @@ pub fn stages(planned: &Planned<'_>) -> Stages {
     }
     let of = |pool: &GpuPool| {
         let (rules, mode) = (pool.spec.rollout.as_ref()?, pool.spec.layout.mode);
-        let (definitions, resources) = definitions(fleet, pool);
+        let (definitions, resources) = definitions(planned, pool);
         let name = pool.name_any();
         let here = by_pool.get(name.as_str()).map(Vec::as_slice).unwrap_or_default();
         let gpus: Vec<RolloutGpu<'_>> = here.iter().map(|planned| gpu(planned, marks, &resources, mode)).collect();
@@ -90,11 +89,11 @@ pub fn stages(planned: &Planned<'_>) -> Stages {
 }
 
 /// The definitions of a pool, and the profile of each resource.
-fn definitions(fleet: &Fleet, pool: &GpuPool) -> (Vec<ProvenDefinition>, Resources) {
+fn definitions(planned: &Planned<'_>, pool: &GpuPool) -> (Vec<ProvenDefinition>, Resources) {
     let mut resources = Resources::new();
     let mut definitions = Vec::new();
     for name in &pool.spec.profiles {
-        let Some(profile) = fleet.profiles.iter().find(|p| p.name_any() == *name) else { continue };
+        let Some(profile) = planned.profile(name) else { continue };
         let (device, resource) = (&profile.spec.device, resource_name(name, &profile.spec));
         let replicas = device.time_slice.as_ref().map(|t| t.replicas);
         let replicas = replicas.or_else(|| device.mps.as_ref()?.replicas);

@@ -40,7 +40,7 @@ impl<'a> Scheduled<'a> {
     pub fn of(planned: Planned<'a>, overruns: &'a mut Overruns) -> Self {
         let inventory = planned.inventory();
         let windows = windows(&inventory);
-        let mut requests = partitioner::requests(&inventory, planned.plan.plan);
+        let mut requests = partitioner::requests(&planned, planned.plan.plan);
         requests.retain(|node, _| !planned.ownership.is_conflicting(node.as_str()));
         overruns.update(planned.fleet(), planned.ownership, planned.marks, planned.now());
         let (stages, urgent) = (rollout::stages(&planned), urgent::changes(&planned, &windows));

@@ -33,6 +33,7 @@ pub struct GpuMarks {
 
 impl GpuMarks {
     /// The verdicts on the GPUs of a node at `now`, from those before.
+    #[must_use]
     pub fn update(mut self, fleet: &Fleet, name: &str, now: Timestamp) -> Self {
         let mut found = fleet.nodes.get(name).map(|node| withdrawn_gpus(node)).unwrap_or_default();
         let elsewhere = absent(fleet, name, found.gpus.keys().copied());

@@ -46,6 +46,7 @@ pub struct Derivations {
 impl Derivations {
     /// What follows from the history, and not from the present objects.
     #[cfg(test)]
+    #[must_use]
     pub fn history(&self) -> Self {
         Self { marks: self.marks.clone(), ..Self::default() }
     }

@@ -5,10 +5,11 @@ pub mod dirty_nodes;
 pub mod inventory;
 pub mod tolerated;
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
-use gputenancy_crds::GpuNode;
+use gputenancy_crds::{GpuNode, GpuPool, GpuProfile};
 use k8s_openapi::jiff::Timestamp;
+use kube::{Resource, ResourceExt as _};
 
 use crate::{adoption, demand::Demands, fleet::Fleet, partitioner};
 
@@ -21,6 +22,10 @@ use self::{
 pub struct Read<'a> {
     cached: &'a Inventory<'a>,
     fleet: Cow<'a, Fleet>,
+    /// Places of pools in the fleet's list, by name.
+    pools: BTreeMap<String, usize>,
+    /// Places of profiles.
+    profiles: BTreeMap<String, usize>,
     /// Guarantees that have changed a short time ago.
     pub demands: &'a Demands,
     /// Nodes that are visited, as far as they do not follow from the plan.
@@ -36,7 +41,8 @@ impl<'a> Read<'a> {
         let planned = demands.planned(fleet).map(|tenants| Fleet { tenants, ..fleet.clone() });
         let fleet = planned.or(adopted).map_or(Cow::Borrowed(cached.fleet), Cow::Owned);
         let dirty = last.dirty(&Inventory { fleet: &fleet, ..*cached });
-        Self { cached, fleet, demands, dirty }
+        let (pools, profiles) = (places(&fleet.pools), places(&fleet.profiles));
+        Self { cached, fleet, pools, profiles, demands, dirty }
     }
 
     /// What is decided from.
@@ -49,6 +55,16 @@ impl<'a> Read<'a> {
         &self.fleet
     }
 
+    /// The pool of this name.
+    pub fn pool(&self, name: &str) -> Option<&GpuPool> {
+        self.fleet.pools.get(*self.pools.get(name)?)
+    }
+
+    /// The profile of this name.
+    pub fn profile(&self, name: &str) -> Option<&GpuProfile> {
+        self.fleet.profiles.get(*self.profiles.get(name)?)
+    }
+
     /// The fleet as the API server has it.
     pub fn cached(&self) -> &'a Fleet {
         self.cached.fleet
@@ -58,6 +74,10 @@ impl<'a> Read<'a> {
     pub fn now(&self) -> Timestamp {
         self.cached.now
     }
+}
+
+fn places(objects: &[impl Resource]) -> BTreeMap<String, usize> {
+    objects.iter().enumerate().map(|(place, object)| (object.name_any(), place)).collect()
 }
 
 /// The fleet with the layouts that agents retain, and with placements as the components chose them that partition nodes as a whole; `None`: as

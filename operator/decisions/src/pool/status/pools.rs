@@ -118,7 +118,7 @@ fn number(n: usize) -> i32 {
 
 fn profiles(decided: &Decided<'_>, pool: &GpuPool, sums: &PoolSums) -> Vec<PoolProfile> {
     let of = |name: &String| {
-        let profile = decided.fleet().profiles.iter().find(|p| p.name_any() == *name);
+        let profile = decided.profile(name);
         let count = profile.map(|p| sums.capacity(&resource_name(name, &p.spec))).unwrap_or_default();
         PoolProfile { name: name.clone(), total: count.total, allocated: count.allocated, free: count.free }
     };

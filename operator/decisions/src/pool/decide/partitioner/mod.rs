@@ -27,7 +27,7 @@ use crate::{
         self, MigConfigs, REPARTITIONED_WITH_NODE, RequestDecision, RequestObservation, RequestTimeouts, Shape, base,
         is_ours, is_whole, placed, sweeps,
     },
-    pool::read::inventory::Inventory,
+    pool::{derive::Derived, read::inventory::Inventory},
 };
 
 /// What is decided about requests, by node.
@@ -39,8 +39,8 @@ fn whole(fleet: &Fleet) -> impl Iterator<Item = (&String, &Arc<GpuNode>)> {
 }
 
 /// What to do about the request for each node.
-pub fn requests(inventory: &Inventory<'_>, plan: &Plan) -> Requests {
-    let Inventory { fleet, now, lagging, .. } = *inventory;
+pub fn requests(derived: &Derived<'_>, plan: &Plan) -> Requests {
+    let Inventory { fleet, now, lagging, .. } = derived.inventory();
     let mut nodes = whole(fleet).filter(|(name, _)| !lagging.contains(*name)).peekable();
     if nodes.peek().is_none() {
         return BTreeMap::new();
@@ -48,7 +48,7 @@ pub fn requests(inventory: &Inventory<'_>, plan: &Plan) -> Requests {
     let pools: BTreeMap<&str, &PoolName> = plan.gpus.iter().map(|(key, gpu)| (key.node.as_str(), &gpu.pool)).collect();
     let decide = |(name, node): (&String, &Arc<GpuNode>)| {
         let labels = fleet.nodes.get(name)?.labels();
-        let pool = pools.get(name.as_str()).and_then(|pool| fleet.pools.iter().find(|p| pool.as_str() == p.name_any()));
+        let pool = pools.get(name.as_str()).and_then(|pool| derived.pool(pool.as_str()));
         let decision = partitioner::step(&RequestObservation {
             now,
             node,
