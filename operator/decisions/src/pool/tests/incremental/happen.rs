@@ -1,9 +1,9 @@
 //! What may happen to a fleet between two decisions.
 
-use gputenancy_crds::{DeviceState, GpuState};
+use gputenancy_crds::{DeviceState, GpuState, projection::SlimPod};
 
 use super::*;
-use crate::liveness::AgentPod;
+use crate::{liveness::AgentPod, maintenance::Maintenance};
 
 /// Something that happens. Numbers are taken modulo what there is.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,6 +20,10 @@ pub enum Step {
     PodStarts(usize, usize, usize),
     /// A pod ends.
     PodEnds(usize),
+    /// A canary pod ends: which one, and whether it has passed.
+    CanaryEnds(usize, bool),
+    /// The MIG manager of a node reports a state.
+    MigManager(usize, u8),
     /// A pod waits for a node.
     PodWaits(usize),
     /// A pod has a priority, an eviction notice, or a refused eviction.
@@ -36,7 +40,7 @@ pub enum Step {
     Fails(usize),
     /// The agent of a node reports a bypass, a refused resize, a device of a former owner, or no limit of memory.
     Reports(usize, u8),
-    /// Labels or taints of a node are edited, or an administrator cordons it.
+    /// Labels or taints of a node are edited, an administrator cordons it, or its maintenance is announced.
     Edit(usize, u8),
     /// The spec of a pool is edited.
     Pool(usize, u8),
@@ -63,6 +67,8 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
         6 => (0..3_usize, 0..4_usize, 0..16_usize).prop_map(|(t, n, d)| Step::PodStarts(t, n, d)),
         3 => (0..16_usize).prop_map(Step::PodEnds),
         1 => (0..3_usize).prop_map(Step::PodWaits),
+        2 => (0..4_usize, any::<bool>()).prop_map(|(p, passed)| Step::CanaryEnds(p, passed)),
+        2 => (0..4_usize, 0..4_u8).prop_map(|(n, k)| Step::MigManager(n, k)),
         2 => (0..16_usize, 0..4_u8).prop_map(|(p, k)| Step::PodIs(p, k)),
         2 => (0..4_usize, 0..3_u8).prop_map(|(n, k)| Step::Node(n, k)),
         2 => (0..4_usize).prop_map(Step::Ready),
@@ -70,7 +76,7 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (0..4_usize, 0..2_usize).prop_map(|(n, g)| Step::Health(n, g)),
         1 => (0..4_usize).prop_map(Step::Fails),
         3 => (0..4_usize, 0..4_u8).prop_map(|(n, k)| Step::Reports(n, k)),
-        4 => (0..4_usize, 0..10_u8).prop_map(|(n, k)| Step::Edit(n, k)),
+        4 => (0..4_usize, 0..11_u8).prop_map(|(n, k)| Step::Edit(n, k)),
         4 => (0..2_usize, 0..17_u8).prop_map(|(p, k)| Step::Pool(p, k)),
         1 => (0..2_usize).prop_map(Step::PoolGoes),
         1 => (0..4_usize, 0..3_u8).prop_map(|(p, k)| Step::Profile(p, k)),
@@ -123,6 +129,12 @@ pub fn happen(world: &mut World, step: &Step) {
                 world.remove_pod(pod);
             }
         }
+        Step::CanaryEnds(at, passed) => {
+            let canaries: Vec<PodName> = pods.into_iter().filter(|name| &*name.namespace == "home").collect();
+            if let Some(name) = pick(&canaries, *at) {
+                canary_ends(Arc::make_mut(world.fleet.pods.get_mut(name).unwrap()), *passed);
+            }
+        }
         Step::PodWaits(tenant) => put_pod(world, TENANTS[*tenant], None, "waits"),
         Step::PodIs(at, what) => {
             if let Some(name) = pick(&pods, *at) {
@@ -154,7 +166,12 @@ pub fn happen(world: &mut World, step: &Step) {
                 reports(Arc::make_mut(node).status.as_mut().unwrap().gpus.first_mut().unwrap(), *what);
             }
         }
-        Step::Ready(..) | Step::Agent(..) | Step::Health(..) | Step::Fails(_) | Step::Edit(..) => {
+        Step::Ready(..)
+        | Step::Agent(..)
+        | Step::Health(..)
+        | Step::Fails(_)
+        | Step::Edit(..)
+        | Step::MigManager(..) => {
             node_changes(world, step);
         }
         Step::Pool(at, what) => {
@@ -181,6 +198,16 @@ pub fn happen(world: &mut World, step: &Step) {
             }
         }
     }
+}
+
+fn canary_ends(pod: &mut SlimPod, passed: bool) {
+    let end = json!({"terminated": {"exitCode": 1, "reason": "Error", "message": "no device"}});
+    let status = if passed {
+        json!({"phase": "Succeeded"})
+    } else {
+        json!({"phase": "Failed", "containerStatuses": [{"name": "canary", "state": end}]})
+    };
+    pod.status = read(status);
 }
 
 fn put_pod(world: &mut World, namespace: &str, node: Option<&str>, name: &str) {
@@ -284,6 +311,19 @@ fn node_changes(world: &mut World, step: &Step) {
             let gpu = &mut Arc::make_mut(node).status.as_mut().unwrap().gpus[0];
             (gpu.step, gpu.instances, gpu.whole) = (read(json!("Failed")), Vec::new(), None);
         }
+        Step::MigManager(at, what) => {
+            let Some(node) = world.fleet.nodes.get_mut(NODES[*at]) else { return };
+            let labels = Arc::make_mut(node).metadata.labels.get_or_insert_default();
+            let state = ["pending", "success", "failed"].get(usize::from(*what));
+            match state {
+                Some(state) => drop(labels.insert(names::MIG_STATE_LABEL.to_owned(), (*state).to_owned())),
+                None => drop(labels.remove(names::MIG_STATE_LABEL)),
+            }
+            let gpu_node = world.fleet.gpu_nodes.get_mut(NODES[*at]).filter(|_| state == Some(&"success"));
+            if let Some(node) = gpu_node.filter(|node| node.spec.partitioner == Partitioner::MigManager) {
+                realize(Arc::make_mut(node), true);
+            }
+        }
         Step::Edit(at, what) => {
             let name = NODES[*at];
             let Some(node) = world.fleet.nodes.get_mut(name) else { return };
@@ -299,6 +339,9 @@ fn node_changes(world: &mut World, step: &Step) {
                 6 => toggle(labels, "nvidia.com/gpu.deploy.mig-manager", || "true".to_owned()),
                 7 => node.spec.taints.clear(),
                 8 => node.spec.unschedulable = !node.spec.unschedulable,
+                10 => toggle(&mut world.fleet.maintenance, name, || {
+                    vec![Maintenance { name: "m".into(), starts: Some(now) }]
+                }),
                 _ => {
                     if !world.fleet.dra.remove(name) {
                         world.fleet.dra.insert(name.to_owned());

@@ -7,7 +7,11 @@ use gputenancy_crds::{GpuNode, GpuPoolStatus};
 use proptest::prelude::*;
 
 use super::{large_fleet::name_pools, *};
-use crate::change::Refusal;
+use crate::{
+    change::{CanaryRequest, Refusal},
+    plugin::CordonAction,
+    pool::read::dirty_nodes::VisitReason,
+};
 use happen::{Step, happen, steps};
 
 const NODES: [&str; 4] = ["n0", "n1", "n2", "n3"];
@@ -120,11 +124,35 @@ impl World {
             if let Some((node, spec)) = self.fleet.gpu_nodes.get_mut(name.as_str()).zip(work.spec.clone()) {
                 let node = Arc::make_mut(node);
                 node.spec = spec;
-                realize(node);
+                // the MIG manager partitions at a step of its own
+                let partitions = node.spec.partitioner != Partitioner::MigManager;
+                realize(node, partitions);
             }
             for eviction in &work.evictions {
                 self.remove_pod(&eviction.pod.clone());
             }
+            for canary in &work.canaries {
+                self.create_canary(name.as_str(), canary);
+            }
+            if let Some((node, cordon)) = self.fleet.nodes.get_mut(name.as_str()).zip(work.plugin.cordon.as_ref()) {
+                let node = Arc::make_mut(node);
+                node.spec.unschedulable = match cordon {
+                    CordonAction::Set => true,
+                    CordonAction::Lift => false,
+                    CordonAction::Unmark => node.spec.unschedulable,
+                };
+                let annotations = node.metadata.annotations.get_or_insert_default();
+                match cordon {
+                    CordonAction::Set => {
+                        let since = Timestamp::from_second(self.now).unwrap().to_string();
+                        annotations.insert(names::CORDONED.to_owned(), since);
+                    }
+                    CordonAction::Lift | CordonAction::Unmark => drop(annotations.remove(names::CORDONED)),
+                }
+            }
+        }
+        for canary in decision.orphaned_canaries.values().flatten() {
+            self.fleet.pods.remove(&canary.pod);
         }
         for (name, node) in &mut self.fleet.nodes {
             let mut allocatable: BTreeMap<String, i32> = BTreeMap::new();
@@ -142,8 +170,15 @@ impl World {
         for (name, labels) in &decision.labels {
             let node = Arc::make_mut(self.fleet.nodes.get_mut(name.as_str()).unwrap());
             let has = node.metadata.labels.get_or_insert_default();
-            has.retain(|label, _| !label.starts_with("gputenancy.io/") && !label.starts_with("nvidia.com/"));
+            let kept = |label: &str| label.starts_with(names::MIG_CONFIG_LABEL) || label.contains(".deploy.");
+            has.retain(|l, _| kept(l) || !l.starts_with("gputenancy.io/") && !l.starts_with("nvidia.com/"));
             has.extend(labels.clone());
+        }
+        for (name, request) in &decision.requests {
+            let node = Arc::make_mut(self.fleet.nodes.get_mut(name.as_str()).unwrap());
+            let has = node.metadata.labels.get_or_insert_default();
+            has.extend(request.label.iter().map(|config| (names::MIG_CONFIG_LABEL.to_owned(), config.clone())));
+            has.extend(request.unpause.iter().map(|label| (label.clone(), "true".to_owned())));
         }
         for (name, change) in &decision.taints {
             let node = Arc::make_mut(self.fleet.nodes.get_mut(name.as_str()).unwrap());
@@ -170,6 +205,18 @@ impl World {
         }
     }
 
+    /// A canary pod waits for its start.
+    fn create_canary(&mut self, node: &str, canary: &CanaryRequest) {
+        let created = Timestamp::from_second(self.now).unwrap();
+        let name = PodName { namespace: "home".into(), name: canary.name.clone() };
+        let pod = json!({
+            "metadata": {"name": canary.name, "namespace": "home", "uid": format!("u-{}", canary.name), "creationTimestamp": created,
+                "labels": {names::CANARY_LABEL: "x"}, "annotations": {names::CANARY_NODE: node}},
+            "spec": {"nodeName": node}, "status": {"phase": "Pending"},
+        });
+        self.fleet.pods.insert(name, Arc::new(read(pod)));
+    }
+
     fn remove_pod(&mut self, pod: &PodName) {
         self.fleet.pods.remove(pod);
         for node in self.fleet.gpu_nodes.values_mut() {
@@ -186,8 +233,8 @@ impl World {
     }
 }
 
-/// Makes the layouts that the spec lists; devices that stay keep their owners.
-fn realize(node: &mut GpuNode) {
+/// Reads the spec as an agent does. `partitions`: the layouts that it lists are made; devices that stay keep their owners.
+fn realize(node: &mut GpuNode, partitions: bool) {
     let generation = node.metadata.generation.unwrap_or_default() + 1;
     node.metadata.generation = Some(generation);
     let (specs, status) = (node.spec.gpus.clone(), node.status.as_mut().unwrap());
@@ -200,11 +247,24 @@ fn realize(node: &mut GpuNode) {
             gpu.mig = Some(read(json!({"enabled": false})));
             continue;
         };
+        if !partitions {
+            for instance in &mut gpu.instances {
+                let held = spec.hold.contains(&instance.start);
+                instance.device.iter_mut().for_each(|device| device.allocatable = !held);
+            }
+            gpu.whole.iter_mut().for_each(|whole| whole.allocatable = spec.hold.is_empty());
+            gpu.step = read(json!("Steady"));
+            continue;
+        }
         let before = std::mem::take(&mut gpu.instances);
+        let (index, trial) = (gpu.index, &spec.trial);
+        let named = |start: i32, resource: String| {
+            if trial.contains(&start) { names::canary_resource(index, start) } else { resource }
+        };
         let device = |start: i32, profile: &str, resource: String| {
             let same = before.iter().find(|i| i.start == start && i.profile == profile);
             let owner = same.and_then(|i| i.device.as_ref()?.owner.clone());
-            json!({"resource": resource, "allocatable": !spec.hold.contains(&start), "owner": owner})
+            json!({"resource": named(start, resource), "allocatable": !spec.hold.contains(&start), "owner": owner})
         };
         let made = spec.instances.iter().map(|i| {
             read(json!({"start": i.start, "profile": i.profile, "gi": i.start + 1, "ci": 0,
@@ -215,10 +275,10 @@ fn realize(node: &mut GpuNode) {
         gpu.mig = Some(read(json!({"enabled": spec.mig})));
         let owner = gpu.whole.as_ref().and_then(|w| w.owner.clone());
         let resource = spec.resource.clone().unwrap_or_else(|| names::WHOLE_GPU_RESOURCE.to_owned());
-        let whole = json!({"resource": resource, "allocatable": spec.hold.is_empty(), "owner": owner});
+        let whole = json!({"resource": named(0, resource), "allocatable": spec.hold.is_empty(), "owner": owner});
         gpu.whole = (!spec.mig && spec.sharing.is_none()).then(|| read(whole));
         let share = |number: i32| {
-            let resource = spec.share_resource(number);
+            let resource = spec.share_resource(number).map(|resource| named(number, resource));
             read(
                 json!({"number": number, "device": {"resource": resource, "allocatable": !spec.hold.contains(&number)}}),
             )
@@ -253,6 +313,95 @@ proptest! {
             }
         }
     }
+}
+
+/// Decides, carries out and goes on through all steps that are not settled, and answers which of these facts were seen.
+fn reach(steps: &[Step], seen: impl Fn(&FleetDecision) -> bool) -> bool {
+    let (mut world, mut remembered) = (World::new(), Remembered::default());
+    world.decide(&mut remembered);
+    for step in steps {
+        happen(&mut world, step);
+    }
+    let mut found = false;
+    for _ in 0..20 {
+        let decision = world.decide(&mut remembered);
+        found |= seen(&decision);
+        world.carry_out(&decision);
+        world.now += 31;
+    }
+    found
+}
+
+#[test]
+fn steps_of_the_property_reach_canaries_requests_cordons_and_overlaps() {
+    let more = Step::Guarantee(0, 1, 4);
+    let canary = |decision: &FleetDecision| decision.nodes.values().any(|work| !work.canaries.is_empty());
+    assert!(reach(&[Step::Pool(0, 16), more.clone()], canary));
+    let request = |decision: &FleetDecision| decision.requests.values().any(|request| request.label.is_some());
+    assert!(reach(&[Step::Pool(0, 1), more.clone()], request));
+    let cordon =
+        |decision: &FleetDecision| decision.nodes.values().any(|work| work.plugin.cordon == Some(CordonAction::Set));
+    assert!(reach(&[Step::Pool(0, 3), Step::Profile(2, 0), more], cordon));
+    let overlap = |decision: &FleetDecision| {
+        let conditions = decision.pools.values().flat_map(|status| &status.conditions);
+        conditions.into_iter().any(|condition| condition.reason == "PoolOverlap")
+    };
+    assert!(reach(&[Step::Edit(0, 1), Step::Pool(0, 14)], overlap));
+}
+
+#[test]
+fn every_reason_to_visit_a_node_is_reached_and_a_fleet_at_rest_is_not_visited() {
+    use VisitReason::{
+        AgentPod, Bypass, Change, DraDevices, Lagging, Maintenance, Mark, Node, Plan, Request, Rules, Silence,
+        TaintMark, Unwritten,
+    };
+
+    let (mut world, mut remembered) = (World::new(), Remembered::default());
+    let first = world.decide(&mut remembered).visited;
+    assert_eq!(first[&VisitReason::Node], NODES.len());
+    assert_eq!(world.decide(&mut remembered).visited, BTreeMap::new());
+    let steps = [
+        Step::Health(0, 0),
+        Step::Agent(0, 3),
+        Step::Edit(1, 9),
+        Step::Edit(1, 10),
+        Step::Mark(0),
+        Step::Writes(1, 0),
+        Step::Writes(0, 0),
+        Step::Profile(2, 0),
+        Step::Guarantee(0, 1, 4),
+        Step::Ready(2),
+        Step::Edit(3, 8),
+        Step::Reports(0, 0),
+        Step::Pool(0, 1),
+    ];
+    let mut reasons = BTreeSet::new();
+    for step in steps {
+        happen(&mut world, &step);
+        for _ in 0..3 {
+            let decision = world.decide(&mut remembered);
+            reasons.extend(decision.visited.keys().copied());
+            world.carry_out(&decision);
+        }
+    }
+    let all = [
+        Node,
+        VisitReason::GpuNode,
+        AgentPod,
+        DraDevices,
+        Maintenance,
+        TaintMark,
+        Lagging,
+        Rules,
+        Plan,
+        Unwritten,
+        Change,
+        Request,
+        Silence,
+        Mark,
+        Bypass,
+    ];
+    assert_eq!(reasons, all.into());
 }
 
 /// The property says nothing about steps that lead nowhere.
