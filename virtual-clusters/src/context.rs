@@ -6,6 +6,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use futures::channel::mpsc::UnboundedSender;
 use gputenancy_cluster::events::{EventType, Notice, Publisher};
 use gputenancy_crds::{GpuTenant, reasons::Reason};
 use kube::{Client, Resource as _};
@@ -15,6 +16,7 @@ use crate::{
     host_api::HostApi,
     memory::Memory,
     metrics::Metrics,
+    watches::{Scope, Watches},
 };
 
 /// What all virtual clusters share.
@@ -36,10 +38,12 @@ pub struct Context {
     /// The program's metrics.
     pub metrics: Arc<Metrics>,
     memory: Mutex<HashMap<String, Memory>>,
+    watches: Mutex<HashMap<String, Arc<Watches>>>,
+    triggers: UnboundedSender<String>,
 }
 
 impl Context {
-    /// The state at the start.
+    /// The state at the start. `triggers` gets the name of each tenant in whose namespace something has changed.
     pub fn new(
         client: Client,
         publisher: Publisher,
@@ -47,13 +51,48 @@ impl Context {
         standard: Standard,
         helm: PathBuf,
         metrics: Arc<Metrics>,
+        triggers: UnboundedSender<String>,
     ) -> Self {
         let host_api = HostApi::new(client.clone());
-        Self { client, publisher, charts, values, standard, host_api, helm, metrics, memory: Mutex::default() }
+        Self {
+            client,
+            publisher,
+            charts,
+            values,
+            standard,
+            host_api,
+            helm,
+            metrics,
+            memory: Mutex::default(),
+            watches: Mutex::default(),
+            triggers,
+        }
+    }
+
+    /// The watches of a namespace, which are started if there are none.
+    pub fn watch(&self, scope: Scope) -> Arc<Watches> {
+        let mut watches = self.watches();
+        if let Some(present) = watches.get(&scope.tenant).filter(|present| present.are_of(&scope)) {
+            return present.clone();
+        }
+        let name = scope.tenant.clone();
+        let started = Arc::new(Watches::start(&self.client, scope, &self.triggers));
+        watches.insert(name, started.clone());
+        started
+    }
+
+    /// Ends the watches of the tenant's namespace.
+    pub fn unwatch(&self, name: &str) {
+        self.watches().remove(name);
+    }
+
+    fn watches(&self) -> MutexGuard<'_, HashMap<String, Arc<Watches>>> {
+        self.watches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Forgets a virtual cluster that no longer exists.
     pub fn forget(&self, name: &str) {
+        self.unwatch(name);
         self.memory().remove(name);
         self.metrics.forget(name);
     }

@@ -6,7 +6,7 @@
 //!
 //! [`host`] reads and writes objects of the tenant's namespace, [`inside`] those of the virtual cluster, [`access`] the team's kubeconfig, and
 //! [`tenant`] the tenant's own object. [`render`] turns a tenant into the objects of vCluster's chart, with the real `helm template`.
-//! [`decide`] has the pure parts of a decision, and [`memory`] what is remembered; [`run`] wires all to the command line.
+//! [`decide`] has the pure parts of a decision, [`memory`] what is remembered, and [`watches`] start a reconcile after a change in a namespace; [`run`] wires all to the command line.
 
 pub mod access;
 pub mod args;
@@ -25,3 +25,4 @@ pub mod render;
 pub mod run;
 pub mod teardown;
 pub mod tenant;
+pub mod watches;

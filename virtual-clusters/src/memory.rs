@@ -11,6 +11,7 @@ use kube::Client;
 
 use crate::{
     decide::{Settled, conditions::InsideOutcome},
+    host::{Objects, Pods},
     inside::{connect::Admin, priorities::PolicyUnserved},
     render::objects::Object,
 };
@@ -18,8 +19,14 @@ use crate::{
 /// See the module.
 #[derive(Clone, Default)]
 pub struct Memory {
-    /// When the last reconcile began.
+    /// When the last reconcile ended.
     pub last: Option<Instant>,
+    /// The virtual cluster was ready, and nothing was written.
+    pub rests: bool,
+    /// Objects of the namespace, and when they were read.
+    pub objects: Option<(Instant, Arc<Objects>)>,
+    /// Pods of the namespace, and when they were read.
+    pub pods: Option<(Instant, Arc<Pods>)>,
     /// The last rendering, by all that it depends on.
     pub rendered: Option<(String, Arc<Vec<Object>>)>,
     /// The objects of this rendering are all applied.

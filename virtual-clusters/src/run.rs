@@ -1,8 +1,8 @@
-//! The wiring: client, watch of the tenants, controller, servers, shutdown.
+//! The wiring: client, watches of the tenants and of their namespaces, controller, servers, shutdown.
 
 use std::{convert::Infallible, fmt::Display, sync::Arc, time::Duration};
 
-use futures::StreamExt as _;
+use futures::{StreamExt as _, channel::mpsc};
 use gputenancy_cluster::{
     client,
     error::sentence,
@@ -19,6 +19,7 @@ use kube::{
     runtime::{
         Controller,
         controller::{self, Action},
+        reflector::ObjectRef,
         watcher,
     },
 };
@@ -27,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{args::Args, context::Context, metrics::Metrics, reconcile::reconcile};
 
-/// Interval after a failed pass.
+/// Interval after a failed reconcile.
 const RETRY: Duration = Duration::from_secs(5);
 
 /// Why the program ends.
@@ -75,12 +76,15 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     let metrics = Arc::new(Metrics::default());
     let served = tokio::spawn(endpoints::serve(listen, Health(metrics.clone()), stop.clone()));
     let publisher = Publisher::new(client.clone(), "gputenancy.io/virtual-clusters", identity);
-    let context = Arc::new(Context::new(client.clone(), publisher, (charts, values), standard, helm, metrics));
+    let (triggers, triggered) = mpsc::unbounded();
+    let context =
+        Arc::new(Context::new(client.clone(), publisher, (charts, values), standard, helm, metrics, triggers));
     let known = context.clone();
     // a tenant that cannot be read must not end the watch of the others
     let tenants = Api::<Unmanaged<DeserializeGuard<GpuTenant>>>::all(client);
     let controller = Controller::new(tenants, watcher::Config::default().streaming_lists())
         .with_config(kube::runtime::controller::Config::default().concurrency(concurrency))
+        .reconcile_on(triggered.map(|tenant| ObjectRef::new(&tenant)))
         .graceful_shutdown_on(stop.clone().cancelled_owned())
         .run(one, on_error, context)
         .for_each(move |outcome| {

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures::{StreamExt as _, stream};
+use futures::{StreamExt as _, channel::mpsc::UnboundedSender, stream};
 use gputenancy_cluster::watch::{LONGEST_DELAY, Restarts, events};
 use gputenancy_crds::{VirtualClusterBackend, names as labels, vcluster};
 use k8s_openapi::api::core::v1::Pod;
@@ -21,7 +21,6 @@ use kube::{
     api::{ApiResource, DynamicObject, PartialObjectMeta},
     runtime::watcher::{Config, Event},
 };
-use tokio::sync::mpsc::UnboundedSender;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
@@ -73,12 +72,12 @@ struct State {
 
 impl Watches {
     /// Starts the watches. Each change sends the name of the tenant to `triggers`.
-    pub fn start(client: &Client, scope: Scope, triggers: UnboundedSender<String>) -> Self {
+    pub fn start(client: &Client, scope: Scope, triggers: &UnboundedSender<String>) -> Self {
         let stop = CancellationToken::new();
         let (objects, pods) = (Arc::<State>::default(), Arc::<State>::default());
         for (state, streams) in [(&objects, objects_of(client, &scope)), (&pods, pods_of(client, &scope))] {
             let (state, tenant, triggers) = (state.clone(), scope.tenant.clone(), triggers.clone());
-            let changed = move || drop(triggers.send(tenant.clone()));
+            let changed = move || drop(triggers.unbounded_send(tenant.clone()));
             tokio::spawn(stop.clone().run_until_cancelled_owned(follow(streams, state, changed)));
         }
         Self { scope, objects, pods, _stop: stop.drop_guard() }
@@ -173,9 +172,8 @@ fn objects_of(client: &Client, scope: &Scope) -> Reports {
             (KINDS.into_iter().filter(|kind| kind.is_workload()).collect(), names::control_plane(tenant))
         }
     };
-    let watch = |kind: Kind| {
-        reports(kind.plural, Api::namespaced_with(client.clone(), namespace, &kind.resource()), &selector)
-    };
+    let watch =
+        |kind: Kind| reports(kind.plural, Api::namespaced_with(client.clone(), namespace, &kind.resource()), &selector);
     kinds.into_iter().map(watch).collect()
 }
 

@@ -307,10 +307,6 @@ mod tests {
         CallError::Silent { doing: "x".into() }
     }
 
-    fn inside(inside: InsideOutcome) -> Option<Arc<InsideOutcome>> {
-        Some(Arc::new(inside))
-    }
-
     /// Nothing inside has answered.
     fn unreachable() -> InsideOutcome {
         InsideOutcome::unreachable(silent().into())
@@ -356,7 +352,7 @@ mod tests {
             kubeconfig_expires: expires("2026-01-01T12:00:00Z"),
             ..VirtualClusterStatus::default()
         };
-        let failed = Outcome { inside: inside(unreachable()), ..starting() };
+        let failed = Outcome { inside: Some(Arc::new(unreachable())), ..starting() };
         let before = status(&failed, &old, &facts("2026-01-01T11:59:00Z"));
         assert_eq!(
             (before.kubeconfig_expires, before.kubeconfig_secret.is_some()),
@@ -398,7 +394,8 @@ mod tests {
     fn failure_of_the_catalog_hides_no_other_step() {
         let failed = || Some(Err(silent().into()));
         let of = |found: InsideOutcome| {
-            let serving = Outcome { control_plane: Some(ControlPlane::Ready), inside: inside(found), ..starting() };
+            let serving =
+                Outcome { control_plane: Some(ControlPlane::Ready), inside: Some(Arc::new(found)), ..starting() };
             status(&serving, &VirtualClusterStatus::default(), &facts("2026-01-01T00:00:00Z"))
         };
         let unreachable = of(InsideOutcome { capacity: Some(Err(silent())), catalog: failed(), ..unreachable() });
@@ -420,7 +417,7 @@ mod tests {
             let old = VirtualClusterStatus { refused: old.to_vec(), ..VirtualClusterStatus::default() };
             status(outcome, &old, &facts("2026-01-01T00:00:00Z")).refused
         };
-        let read = |refused: Vec<RefusedPods>| inside(InsideOutcome { refused: Some(refused), ..shown() });
+        let read = |refused: Vec<RefusedPods>| Some(Arc::new(InsideOutcome { refused: Some(refused), ..shown() }));
         assert_eq!(of(&Outcome { inside: read(refused.clone()), ..starting() }, &[]), refused);
         assert_eq!(of(&starting(), &refused), refused, "the API server inside did not answer");
         assert_eq!(of(&Outcome { inside: read(Vec::new()), ..starting() }, &refused), []);

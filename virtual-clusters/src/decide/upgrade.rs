@@ -66,8 +66,7 @@ pub fn next(
     if upgrade.failed.is_some() {
         return Ok(Some(upgrade));
     }
-    // it has no time to lose while its objects are refused
-    // a time that is still to come is none of this program
+    // it loses no time while its objects are refused; a time in the future is not of this program
     upgrade.since = upgrade
         .since
         .filter(|since| runs(&upgrade.to) && since.0 <= observed.now)
@@ -181,8 +180,8 @@ mod tests {
             }
         }
 
-        /// One pass after this time; what it renders is applied at once, and is not ready.
-        fn pass(&mut self, minutes: i64) -> Result<String, RenderError> {
+        /// One reconcile after this time; what it renders is applied at once, and is not ready.
+        fn reconcile(&mut self, minutes: i64) -> Result<String, RenderError> {
             self.now += SignedDuration::from_mins(minutes);
             let observed = Observed {
                 charts: &self.charts,
@@ -201,9 +200,9 @@ mod tests {
             Ok(rendered)
         }
 
-        /// The versions that passes after these times render.
-        fn passes(&mut self, minutes: &[i64]) -> Vec<String> {
-            minutes.iter().map(|m| self.pass(*m).unwrap()).collect()
+        /// The versions that reconciles after these times render.
+        fn reconciles(&mut self, minutes: &[i64]) -> Vec<String> {
+            minutes.iter().map(|m| self.reconcile(*m).unwrap()).collect()
         }
     }
 
@@ -213,7 +212,7 @@ mod tests {
         let mut pass = |minutes, values: Value| {
             let old = world.upgrade.clone();
             world.values = values;
-            world.pass(minutes).unwrap();
+            world.reconcile(minutes).unwrap();
             advice(old.as_ref(), world.upgrade.as_ref(), "team-a", "ns-a")
         };
         let text = pass(0, json!({})).unwrap();
@@ -227,7 +226,10 @@ mod tests {
     #[test]
     fn late_control_plane_is_taken_back_and_not_tried_again() {
         let mut world = World::raised();
-        assert_eq!(world.passes(&[0, 1, 9, 2, 1, 60]), ["0.36.1", "0.36.1", "0.36.1", "0.35.3", "0.35.3", "0.35.3"]);
+        assert_eq!(
+            world.reconciles(&[0, 1, 9, 2, 1, 60]),
+            ["0.36.1", "0.36.1", "0.36.1", "0.35.3", "0.35.3", "0.35.3"]
+        );
         let upgrade = failed(world.upgrade.as_ref()).unwrap();
         assert_eq!((upgrade.from.as_str(), upgrade.to.as_str()), ("0.35.3", "0.36.1"));
         let text = message(upgrade);
@@ -239,9 +241,9 @@ mod tests {
     #[test]
     fn begin_in_the_future_does_not_put_off_the_deadline() {
         let mut world = World::raised();
-        world.passes(&[0, 1]);
+        world.reconciles(&[0, 1]);
         world.upgrade.as_mut().unwrap().since = Some(Time(world.now + SignedDuration::from_hours(9)));
-        assert_eq!(world.passes(&[1, 9, 2]), ["0.36.1", "0.36.1", "0.35.3"]);
+        assert_eq!(world.reconciles(&[1, 9, 2]), ["0.36.1", "0.36.1", "0.35.3"]);
     }
 
     #[test]
@@ -263,11 +265,11 @@ mod tests {
     #[test]
     fn time_before_the_objects_are_applied_does_not_count() {
         let mut world = World::raised();
-        world.pass(0).unwrap();
+        world.reconcile(0).unwrap();
         world.running = "0.35.3";
-        assert_eq!(world.pass(60).unwrap(), "0.36.1");
+        assert_eq!(world.reconcile(60).unwrap(), "0.36.1");
         assert_eq!(world.upgrade.as_ref().unwrap().since, None, "a quota refused them");
-        assert_eq!(world.passes(&[1, 9]), ["0.36.1", "0.36.1"]);
+        assert_eq!(world.reconciles(&[1, 9]), ["0.36.1", "0.36.1"]);
         assert_eq!(
             world.upgrade.as_ref().unwrap().since.as_ref().map(|t| t.0),
             Some(world.now - SignedDuration::from_mins(9))
@@ -277,23 +279,23 @@ mod tests {
     #[test]
     fn control_plane_that_was_ready_is_never_taken_back() {
         let mut world = World::raised();
-        world.passes(&[0, 1]);
+        world.reconciles(&[0, 1]);
         world.ready = true;
-        world.pass(1).unwrap();
+        world.reconcile(1).unwrap();
         assert_eq!(world.upgrade, None);
         world.ready = false;
-        assert_eq!(world.passes(&[60, 60]), ["0.36.1", "0.36.1"]);
+        assert_eq!(world.reconciles(&[60, 60]), ["0.36.1", "0.36.1"]);
         world.wanted = "0.35.3";
-        assert!(world.pass(0).unwrap_err().to_string().contains("restore a snapshot"), "no way back for its data");
+        assert!(world.reconcile(0).unwrap_err().to_string().contains("restore a snapshot"), "no way back for its data");
     }
 
     #[test]
     fn ready_control_plane_found_after_the_deadline_is_kept() {
         // the controller did not run meanwhile
         let mut world = World::raised();
-        world.passes(&[0, 1]);
+        world.reconciles(&[0, 1]);
         world.ready = true;
-        assert_eq!(world.pass(60).unwrap(), "0.36.1");
+        assert_eq!(world.reconcile(60).unwrap(), "0.36.1");
         assert_eq!(world.upgrade, None);
     }
 
@@ -301,34 +303,34 @@ mod tests {
     fn failed_upgrade_is_tried_again_after_a_change() {
         let failing = || {
             let mut world = World::raised();
-            world.passes(&[0, 1, 11, 1]);
+            world.reconciles(&[0, 1, 11, 1]);
             assert!(failed(world.upgrade.as_ref()).is_some());
             world.ready = true;
             world
         };
         let mut values = failing();
         values.values = json!({"controlPlane": {}});
-        assert_eq!(values.passes(&[1, 1, 9]), ["0.36.1", "0.36.1", "0.36.1"], "with a deadline of its own");
+        assert_eq!(values.reconciles(&[1, 1, 9]), ["0.36.1", "0.36.1", "0.36.1"], "with a deadline of its own");
         let mut patch = failing();
         patch.wanted = "0.36.2";
-        assert_eq!(patch.pass(1).unwrap(), "0.36.2");
+        assert_eq!(patch.reconcile(1).unwrap(), "0.36.2");
         let mut again = failing();
         again.wanted = "0.35.3";
-        assert_eq!((again.pass(1).unwrap().as_str(), again.upgrade.as_ref()), ("0.35.3", None));
+        assert_eq!((again.reconcile(1).unwrap().as_str(), again.upgrade.as_ref()), ("0.35.3", None));
         again.wanted = "0.36.1";
-        assert_eq!(again.pass(1).unwrap(), "0.36.1");
+        assert_eq!(again.reconcile(1).unwrap(), "0.36.1");
         let mut skipping = failing();
         skipping.wanted = "0.37.0";
-        assert!(skipping.pass(1).unwrap_err().to_string().contains("0.37.0 may not follow 0.35.3"));
+        assert!(skipping.reconcile(1).unwrap_err().to_string().contains("0.37.0 may not follow 0.35.3"));
         assert!(failed(skipping.upgrade.as_ref()).is_some(), "a refused version changes nothing");
     }
 
     #[test]
     fn version_can_be_set_back_before_the_deadline() {
         let mut world = World::raised();
-        world.passes(&[0, 1]);
+        world.reconciles(&[0, 1]);
         world.wanted = "0.35.3";
-        assert_eq!(world.passes(&[1, 1]), ["0.35.3", "0.35.3"]);
+        assert_eq!(world.reconciles(&[1, 1]), ["0.35.3", "0.35.3"]);
         assert_eq!(world.upgrade, None);
     }
 
@@ -336,7 +338,7 @@ mod tests {
     fn version_without_a_chart_is_not_returned_to() {
         let mut world = World::raised();
         world.charts = charts(&["0.36.1"]);
-        assert_eq!(world.passes(&[0, 1, 60]), ["0.36.1", "0.36.1", "0.36.1"]);
+        assert_eq!(world.reconciles(&[0, 1, 60]), ["0.36.1", "0.36.1", "0.36.1"]);
         assert_eq!(failed(world.upgrade.as_ref()), None);
     }
 

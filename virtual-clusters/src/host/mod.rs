@@ -101,6 +101,24 @@ pub struct Live {
     pub content: Value,
 }
 
+/// Objects of vCluster's chart in a namespace.
+#[derive(Debug, Default)]
+pub struct Objects {
+    /// Those that this program has applied, or the workload that another program has.
+    pub live: Vec<Live>,
+    /// The Service of an adopted vCluster.
+    pub service: Option<Service>,
+}
+
+/// Pods of a namespace.
+#[derive(Debug, Default)]
+pub struct Pods {
+    /// Those of the control plane.
+    pub control_plane: Vec<Pod>,
+    /// Those that the syncer has made; `None`: they are too many.
+    pub synced: Option<Vec<Pod>>,
+}
+
 /// The namespace of one tenant.
 #[derive(Clone)]
 pub struct Host {

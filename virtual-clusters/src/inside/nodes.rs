@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use super::connect::{CallError, bounded, get};
 use crate::names::MANAGER;
 
-/// Most nodes that are shown and changed in one pass.
+/// Most nodes that are shown and changed in one reconcile.
 const MOST_NODES: usize = 500;
 
 /// What is read of a node; the rest is skipped, because the team that runs the server chooses its size.

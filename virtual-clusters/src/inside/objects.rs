@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::connect::{CallError, bounded, get};
 use crate::names::{MANAGED_BY, MANAGER};
 
-/// Most classes of one kind of this program that are read in one pass.
+/// Most classes of one kind of this program that are read in one reconcile.
 pub const MOST_CLASSES: usize = 100;
 
 /// What is read of the metadata of an object inside.

@@ -105,7 +105,7 @@ pub struct Orphan {
     pub seconds: u32,
 }
 
-/// Host pods to delete, and since when each one without a pod inside is known, by UID. `seen`: the same of the pass before. The host pods must
+/// Host pods to delete, and since when each one without a pod inside is known, by UID. `seen`: the same of the reconcile before. The host pods must
 /// be listed before the pods inside: then a pod inside that is not listed was deleted, and not only made later. Pure.
 pub fn decide(
     cluster: &str,
@@ -198,12 +198,12 @@ mod tests {
         serde_json::from_value(json!({"metadata": metadata})).unwrap()
     }
 
-    /// Names that two passes delete, 31 seconds apart.
+    /// Names that two reconciles delete, 31 seconds apart.
     fn deleted(first: (&Value, &[PodInside]), second: (&Value, &[PodInside])) -> Vec<String> {
         let pods = |pod: &Value| -> Vec<Pod> { vec![serde_json::from_value(pod.clone()).unwrap()] };
         let now = Instant::now();
         let (none, seen) = decide("team-a", &pods(first.0), first.1, &BTreeMap::new(), now);
-        assert_eq!(none, [], "never in the first pass");
+        assert_eq!(none, [], "never in the first reconcile");
         let (orphans, _) = decide("team-a", &pods(second.0), second.1, &seen, now + Duration::from_secs(31));
         orphans.into_iter().map(|orphan| orphan.name).collect()
     }
@@ -254,7 +254,7 @@ mod tests {
         let (now, soon) = (Instant::now(), Duration::from_secs(4));
         let (_, seen) = decide("team-a", &pods, &[], &BTreeMap::new(), now);
         let (early, seen) = decide("team-a", &pods, &[], &seen, now + soon);
-        assert_eq!((early, seen["h1"]), (vec![], now), "the time is that of the first pass");
+        assert_eq!((early, seen["h1"]), (vec![], now), "the time is that of the first reconcile");
     }
 
     #[test]

@@ -19,7 +19,7 @@ use super::{
     refusals::{SlimObject, create},
 };
 
-/// Most events that are made in one pass; further pods get theirs in the next.
+/// Most events that are made in one reconcile; further pods get theirs in the next one.
 const MOST_MADE: usize = 20;
 /// Most requests for that.
 const MOST_TRIED: usize = 100;
@@ -244,6 +244,6 @@ mod tests {
         assert_eq!(announced, BTreeSet::from(["900".to_owned()]));
         server.take();
         assert!(explain(&client, ending(500).collect(), &mut announced).await.is_err());
-        assert_eq!(server.take().len(), MOST_TRIED, "the requests of one pass are bounded");
+        assert_eq!(server.take().len(), MOST_TRIED, "the requests of one reconcile are bounded");
     }
 }

@@ -24,9 +24,9 @@ use sha2::{Digest as _, Sha256};
 use super::connect::{CallError, bounded, get};
 use crate::{hex::hex, names::MANAGER};
 
-/// Most events that are read in one pass.
+/// Most events that are read in one reconcile.
 const MOST_READ: usize = 500;
-/// Most events that are made in one pass; further pods get theirs in the next.
+/// Most events that are made in one reconcile; further pods get theirs in the next one.
 const MOST_MADE: usize = 20;
 /// Most requests for that.
 const MOST_TRIED: usize = 100;

@@ -28,7 +28,7 @@ use crate::{
     },
     host::Host,
     memory::Memory,
-    render::objects,
+    render::objects as render_objects,
     teardown::{self, Removal},
     tenant::{apply_status, set_finalizer},
 };
@@ -42,7 +42,7 @@ const RETRY: Backoff = Backoff::new(AWAITING, Duration::from_mins(2));
 /// Interval after a refused spec or a failed rendering.
 const REFUSED_INTERVAL: Duration = Duration::from_secs(15);
 /// Shortest time between two reconciles of one tenant: a team decides how often objects of its namespace change.
-const SHORTEST: Duration = Duration::from_secs(1);
+const SHORTEST: Duration = Duration::from_secs(2);
 /// Shortest time between two events about one tenant: a team decides how often its API server answers.
 const EVENT_INTERVAL: Duration = Duration::from_mins(1);
 
@@ -104,6 +104,8 @@ async fn measured<T>(context: &Context, work: impl Future<Output = kube::Result<
 /// One step of the removal; returns the time until the next.
 async fn remove(tenant: &GpuTenant, context: &Context) -> kube::Result<(Option<Duration>, bool)> {
     let name = tenant.name_any();
+    // the steps have their own intervals: the watches report each deletion
+    context.unwatch(&name);
     context.memory().remove(&name);
     let status = tenant.status.as_ref().and_then(|s| s.virtual_cluster.as_ref());
     // nothing was written yet; or the status is gone after a removal, and with it which volumes are kept and that a virtual cluster was adopted
@@ -135,8 +137,8 @@ async fn converge(
     context: &Context,
     mut memory: Memory,
 ) -> kube::Result<(Duration, bool)> {
+    let (outcome, awaits) = Box::pin(attempt(tenant, cluster, context, &mut memory)).await;
     memory.last = Some(Instant::now());
-    let (outcome, awaits) = attempt(tenant, cluster, context, &mut memory).await;
     report(tenant, cluster, context, (&outcome, awaits), memory).await
 }
 
@@ -148,9 +150,9 @@ async fn attempt(
     memory: &mut Memory,
 ) -> (Outcome, bool) {
     let (name, now, instant) = (tenant.name_any(), Timestamp::now(), Instant::now());
-    let host = Host::new(context.client.clone(), &objects::namespace_of(tenant), &name);
+    let host = Host::new(context.client.clone(), &render_objects::namespace_of(tenant), &name);
     // observe
-    let namespace = match observe::namespace(tenant, cluster, context, &host).await {
+    let namespace = match observe::namespace(tenant, cluster, (context, &host), memory).await {
         Ok(namespace) => namespace,
         Err(error) => return (Outcome { failed: Some(error), ..Outcome::default() }, true),
     };
@@ -160,14 +162,18 @@ async fn attempt(
     } else {
         None
     };
-    let state =
-        decide::control_plane(&name, step::replicas(cluster, &namespace), &namespace.live, &namespace.control_plane);
+    let state = decide::control_plane(
+        &name,
+        step::replicas(cluster, &namespace),
+        &namespace.objects.live,
+        &namespace.pods.control_plane,
+    );
     let serves = state == ControlPlane::Ready;
     if !serves {
         (memory.failures, memory.inside) = (0, None);
     }
     let inside = if serves && inside_is_due(memory, instant) {
-        Some(observe::inside(tenant, cluster, (context, &host, &namespace), memory).await)
+        Some(Box::pin(observe::inside(tenant, cluster, (context, &host, &namespace), memory)).await)
     } else {
         None
     };
@@ -187,21 +193,25 @@ async fn attempt(
         memory.rendered = Some((key.clone(), objects.clone()));
     }
     // write
-    let written = execute::host(tenant, context, &host, (&step, &namespace.live), memory).await;
-    let synced = namespace.synced.as_deref().unwrap_or_default();
-    // what was read inside shortly before is older than this change
-    let mut awaits = written.any || !memory.orphans.is_empty() || (serves && inside.is_none());
+    let written = execute::host(tenant, context, &host, (&step, &namespace.objects.live), memory).await;
+    memory.rests = !written.any;
+    let synced = namespace.pods.synced.as_deref().unwrap_or_default();
+    // what was read shortly before is older than this change
+    let mut awaits = written.any || namespace.outdated || !memory.orphans.is_empty() || (serves && inside.is_none());
     let found = match (inside, &step.inside) {
         (Some(Ok(inside)), Some(order)) => {
             awaits |= inside.nodes.as_ref().is_ok_and(|nodes| order.awaits(nodes));
-            Some(execute::inside(tenant, cluster, (context, &host), (inside, order, synced), (memory, now)).await)
+            let context = (context, &host);
+            let executed = execute::inside(tenant, cluster, context, (inside, order, synced), (memory, now));
+            Some(Box::pin(executed).await)
         }
         (Some(Err(error)), _) => Some(InsideOutcome::unreachable(error)),
         _ => None,
     };
     if let Some(found) = found {
         memory.failures = if found.failed() { memory.failures.saturating_add(1) } else { 0 };
-        memory.inside = Some((instant, Arc::new(found)));
+        // from its end: a slow server has the same pause as others
+        memory.inside = Some((Instant::now(), Arc::new(found)));
     }
     (outcome(tenant, cluster, (namespace, rendered), (&step, written), memory), awaits)
 }
@@ -226,11 +236,18 @@ fn outcome(
     memory: &Memory,
 ) -> Outcome {
     let name = tenant.name_any();
-    let Namespace { live, missing_policy, service, control_plane, synced } = namespace;
+    let Namespace { missing_policy, objects, pods, too_many_pods, .. } = namespace;
     let policy = missing_policy.clone().map_or(PolicyState::Present, PolicyState::Missing);
     let adopts = cluster.backend == VirtualClusterBackend::External && missing_policy.is_none();
-    let adopted = adopts
-        .then(|| adoption::adoption(&name, &objects::namespace_of(tenant), &cluster.version, &live, service.as_ref()));
+    let adopted = adopts.then(|| {
+        adoption::adoption(
+            &name,
+            &render_objects::namespace_of(tenant),
+            &cluster.version,
+            &objects.live,
+            objects.service.as_ref(),
+        )
+    });
     let (rendered, unrendered) = match rendered {
         Some(Ok(rendered)) => (written.objects.is_none().then_some(Ok(rendered.version)), None),
         Some(Err(RenderedError::Render(error))) => (Some(Err(error)), None),
@@ -238,15 +255,15 @@ fn outcome(
         None => (adopted.as_ref().and_then(|a| a.version.clone()).map(Ok), None),
     };
     // without objects there is nothing to observe
-    let observed = matches!(rendered, Some(Ok(_))) || !live.is_empty();
-    let live = decide::after_writes(live, &written.generations);
-    let state = observed.then(|| decide::control_plane(&name, step.replicas, &live, &control_plane));
+    let observed = matches!(rendered, Some(Ok(_))) || !objects.live.is_empty();
+    let live = decide::after_writes(objects.live.clone(), &written.generations);
+    let state = observed.then(|| decide::control_plane(&name, step.replicas, &live, &pods.control_plane));
     let serves = state == Some(ControlPlane::Ready);
     Outcome {
         policy: Some(policy),
         rendered,
         adopted,
-        failed: unrendered.or(written.objects).or(synced.err()).or(written.pods),
+        failed: unrendered.or(written.objects).or(too_many_pods).or(written.pods),
         control_plane: state,
         inside: memory.inside.as_ref().filter(|_| serves).map(|(_, inside)| inside.clone()),
     }
@@ -258,9 +275,9 @@ async fn report(
     cluster: &VirtualCluster,
     context: &Context,
     (outcome, awaits): (&Outcome, bool),
-    memory: Memory,
+    mut memory: Memory,
 ) -> kube::Result<(Duration, bool)> {
-    let (name, namespace) = (tenant.name_any(), objects::namespace_of(tenant));
+    let (name, namespace) = (tenant.name_any(), render_objects::namespace_of(tenant));
     let old = tenant.status.as_ref().and_then(|s| s.virtual_cluster.clone()).unwrap_or_default();
     let old = VirtualClusterStatus { backend: Some(cluster.backend), ..old };
     let server = access::server(tenant, cluster);
@@ -274,6 +291,7 @@ async fn report(
     };
     let status = conditions::status(outcome, &old, &facts);
     context.metrics.report(&name, &status, outcome.kubeconfig());
+    memory.rests &= conditions::ready(&status).is_some_and(|(_, _, ready)| ready);
     let requeue = requeue(outcome, &status, awaits, &memory);
     let announced = memory.announced;
     context.memory().insert(name.clone(), memory);

@@ -1,14 +1,18 @@
 //! What is read before anything is decided: the tenant's namespace, and the virtual cluster inside it.
 
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
 use gputenancy_crds::{GpuTenant, VirtualCluster, VirtualClusterBackend};
-use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::{Client, ResourceExt as _};
 
 use crate::{
     access::{self, AccessError},
     args::Standard,
     context::Context,
-    host::{Host, HostError, Live, Policy},
+    host::{Host, HostError, Objects, Pods, Policy},
     host_api::Priorities,
     inside::{
         account::{self, Account},
@@ -22,46 +26,113 @@ use crate::{
     kubeconfig::IssuedKubeconfig,
     memory::Memory,
     names,
+    render::objects,
+    watches::{Scope, Watched, Watches},
 };
+
+/// Longest time for which what was read is used without a report of the watches.
+const RESYNC: Duration = Duration::from_mins(5);
+/// Shortest time between two reads at rest: a team decides how often objects of its namespace change.
+const SHORTEST_READ: Duration = Duration::from_secs(4);
+/// Most pods of the syncer that are kept until the next reconcile: a team decides how many it has.
+const MOST_REMEMBERED: usize = 500;
 
 /// The tenant's namespace.
 pub(super) struct Namespace {
-    /// The objects that this program has applied, or the workload that another program has.
-    pub live: Vec<Live>,
     /// What limits and isolates the tenant and is missing, as kinds and names.
     pub missing_policy: Option<String>,
-    /// The Service of an adopted vCluster.
-    pub service: Option<Service>,
-    /// Pods of the control plane.
-    pub control_plane: Vec<Pod>,
-    /// Pods that the syncer has made. They can be too many, which stops nothing else.
-    pub synced: Result<Vec<Pod>, HostError>,
+    /// Objects of vCluster's chart.
+    pub objects: Arc<Objects>,
+    /// Pods of the control plane, and those that the syncer has made.
+    pub pods: Arc<Pods>,
+    /// The pods that the syncer has made are too many, which stops nothing else.
+    pub too_many_pods: Option<HostError>,
+    /// A change was reported shortly after objects or pods were read, and they are read again later.
+    pub outdated: bool,
 }
 
-/// Reads the namespace, if the operator has bound this program's rights there for this tenant.
+/// Reads the namespace, if the operator has bound this program's rights there for this tenant. What was read before is read again when a watch has
+/// reported a change, and in every reconcile of a virtual cluster that is not at rest.
 pub(super) async fn namespace(
     tenant: &GpuTenant,
     cluster: &VirtualCluster,
-    context: &Context,
-    host: &Host,
+    (context, host): (&Context, &Host),
+    memory: &mut Memory,
 ) -> Result<Namespace, HostError> {
-    host.bound().await?;
-    let (name, refused) = (tenant.name_any(), |error| host.refused(error));
-    let (live, service) = match cluster.backend {
-        VirtualClusterBackend::Helm => (host.applied().await.map_err(refused)?, None),
-        VirtualClusterBackend::External => {
-            let service = host.service(&name).await;
-            let service =
-                service.map_err(|error| HostError::Service { name: name.clone(), source: Box::new(error) })?;
-            (host.workloads().await.map_err(refused)?, service)
-        }
-    };
+    let name = tenant.name_any();
+    if let Err(error) = host.bound().await {
+        // without the binding the watches have no rights
+        context.unwatch(&name);
+        return Err(error);
+    }
+    let scope = Scope { tenant: name, namespace: objects::namespace_of(tenant), backend: cluster.backend };
+    let watches = context.watch(scope);
     let policy = Policy::of(tenant, context.standard.limit_range);
-    let missing_policy = host.missing_policy(&policy).await.map_err(refused)?;
+    let missing_policy = host.missing_policy(&policy).await.map_err(|error| host.refused(error))?;
+    let (rests, mut outdated) = (memory.rests, false);
+    let objects = known((&watches, Watched::Objects), rests, memory.objects.as_ref(), &mut outdated);
+    let objects = if let Some(objects) = objects {
+        objects
+    } else {
+        let read = read_objects(tenant, cluster, host).await.inspect_err(|_| watches.mark(Watched::Objects))?;
+        let objects = Arc::new(read);
+        memory.objects = Some((Instant::now(), objects.clone()));
+        objects
+    };
+    let mut too_many_pods = None;
+    let pods = known((&watches, Watched::Pods), rests, memory.pods.as_ref(), &mut outdated);
+    let pods = if let Some(pods) = pods {
+        pods
+    } else {
+        let read = read_pods(host).await.inspect_err(|_| watches.mark(Watched::Pods))?;
+        let pods = Arc::new(read.0);
+        too_many_pods = read.1;
+        let few = pods.synced.as_ref().is_some_and(|synced| synced.len() <= MOST_REMEMBERED);
+        memory.pods = few.then(|| (Instant::now(), pods.clone()));
+        pods
+    };
+    Ok(Namespace { missing_policy, objects, pods, too_many_pods, outdated })
+}
+
+/// What was read before, if it need not be read again. `outdated`: it has changed, and was read so shortly before that it is read later.
+fn known<T>(
+    (watches, part): (&Watches, Watched),
+    rests: bool,
+    known: Option<&(Instant, Arc<T>)>,
+    outdated: &mut bool,
+) -> Option<Arc<T>> {
+    let holds = watches.take(part);
+    let (at, value) = known.filter(|(at, _)| rests && at.elapsed() < RESYNC)?;
+    if !holds {
+        if at.elapsed() >= SHORTEST_READ {
+            return None;
+        }
+        watches.mark(part);
+        *outdated = true;
+    }
+    Some(value.clone())
+}
+
+async fn read_objects(tenant: &GpuTenant, cluster: &VirtualCluster, host: &Host) -> Result<Objects, HostError> {
+    let refused = |error| host.refused(error);
+    match cluster.backend {
+        VirtualClusterBackend::Helm => Ok(Objects { live: host.applied().await.map_err(refused)?, service: None }),
+        VirtualClusterBackend::External => {
+            let name = tenant.name_any();
+            let service = host.service(&name).await;
+            let service = service.map_err(|error| HostError::Service { name, source: Box::new(error) })?;
+            Ok(Objects { live: host.workloads().await.map_err(refused)?, service })
+        }
+    }
+}
+
+async fn read_pods(host: &Host) -> Result<(Pods, Option<HostError>), HostError> {
     let control_plane = host.control_plane_pods().await;
     let control_plane = control_plane.map_err(|error| HostError::ControlPlanePods(Box::new(error)))?;
-    let synced = host.synced_pods().await.map_err(refused);
-    Ok(Namespace { live, missing_policy, service, control_plane, synced })
+    Ok(match host.synced_pods().await {
+        Ok(synced) => (Pods { control_plane, synced: Some(synced) }, None),
+        Err(error) => (Pods { control_plane, synced: None }, Some(host.refused(error))),
+    })
 }
 
 /// The virtual cluster.
@@ -107,7 +178,7 @@ pub(super) async fn inside(
     let issued = read(names::KUBECONFIG_SECRET).await?.as_ref().and_then(IssuedKubeconfig::of);
     let account = timed(account::read(&client)).await?;
     // at the same time, so that a slow server takes no longer
-    let synced = namespace.synced.as_ref().is_ok_and(|synced| !synced.is_empty());
+    let synced = namespace.pods.synced.as_ref().is_some_and(|synced| !synced.is_empty());
     let pods = async { if synced { Some(timed(orphans::pods(&client)).await) } else { None } };
     let (nodes, refusals, pods, priorities) = tokio::join!(
         timed(nodes::list(&client)),

@@ -20,13 +20,14 @@ use super::{
 use crate::{
     access::{self, Access, AccessError, KubeconfigOrder},
     decide::{self, Write, adoption, suspicious, upgrade},
+    host::Pods,
     inside::{
         catalog,
         nodes::{self, Amounts, Nodes, Requests},
         objects::Conflict,
         orphans::{self, Orphan},
         pending::{self, Waiting},
-        refusals::Refusal,
+        refusals::{Refusal, Refusals},
     },
     memory::Memory,
     render::objects::{self, Replicas},
@@ -111,7 +112,8 @@ impl InsideOrder {
 /// Decides the writes. A refused spec stops no virtual cluster that runs, unless it suspends it.
 pub(super) fn step(observation: &Observation<'_>, memory: &mut Memory) -> Step {
     let Observation { tenant, cluster, namespace, rendered, inside, now, .. } = observation;
-    let (name, Namespace { live, control_plane, synced, .. }) = (tenant.name_any(), namespace);
+    let (name, live) = (tenant.name_any(), &namespace.objects.live);
+    let Pods { control_plane, synced } = &*namespace.pods;
     let replicas = replicas(cluster, namespace);
     let (writes, completes) = objects(observation, replicas, memory);
     let upgrade = match rendered {
@@ -147,8 +149,8 @@ pub(super) fn step(observation: &Observation<'_>, memory: &mut Memory) -> Step {
 /// What becomes of the replicas.
 pub(super) fn replicas(cluster: &VirtualCluster, namespace: &Namespace) -> Replicas {
     match cluster.backend {
-        VirtualClusterBackend::External => adoption::adopted_replicas(&namespace.live),
-        VirtualClusterBackend::Helm => decide::replicas(cluster.suspend, &namespace.live),
+        VirtualClusterBackend::External => adoption::adopted_replicas(&namespace.objects.live),
+        VirtualClusterBackend::Helm => decide::replicas(cluster.suspend, &namespace.objects.live),
     }
 }
 
@@ -162,12 +164,12 @@ fn objects(observation: &Observation<'_>, replicas: Replicas, memory: &mut Memor
             // the scale is part of what was applied
             let key = format!("{key} {replicas:?}");
             let complete = memory.complete.as_deref() == Some(&key);
-            (decide::writes(&wanted, &namespace.live, &memory.settled, complete), Some(key))
+            (decide::writes(&wanted, &namespace.objects.live, &memory.settled, complete), Some(key))
         }
         _ if cluster.backend == VirtualClusterBackend::Helm && cluster.suspend => {
             // the objects of a later spec are applied as a whole, which is no repair
             memory.complete = None;
-            let stops = decide::unstopped(&namespace.live).map(|l| Write::Stop((l.kind, l.name.clone())));
+            let stops = decide::unstopped(&namespace.objects.live).map(|l| Write::Stop((l.kind, l.name.clone())));
             (stops.collect(), None)
         }
         _ => (Vec::new(), None),
@@ -214,16 +216,16 @@ fn lacks_its_secret(cluster: &VirtualCluster, control_plane: &[Pod], now: Timest
 
 fn inside_order(observation: &Observation<'_>, inside: &Inside) -> InsideOrder {
     let Observation { tenant, cluster, namespace, now, .. } = observation;
-    let synced = namespace.synced.as_deref().unwrap_or_default();
+    let synced = namespace.pods.synced.as_deref().unwrap_or_default();
     let access = Access { tenant, cluster, authority: &inside.admin.authority, account: &inside.account };
     let adopted = cluster.backend == VirtualClusterBackend::External;
     InsideOrder {
         kubeconfig: access::decide(&access, inside.issued.as_ref(), *now),
         budget: nodes::budget(tenant),
-        requests: namespace.synced.as_deref().ok().map(Requests::of),
+        requests: namespace.pods.synced.as_deref().map(Requests::of),
         catalog: catalog::text(tenant),
         conflict: if adopted { Conflict::Keep } else { Conflict::Replace },
-        refusals: inside.refusals.as_ref().map(|refusals| refusals.unexplained()).unwrap_or_default(),
+        refusals: inside.refusals.as_ref().map(Refusals::unexplained).unwrap_or_default(),
         waiting: pending::waiting(tenant, synced, *now),
     }
 }
@@ -231,7 +233,7 @@ fn inside_order(observation: &Observation<'_>, inside: &Inside) -> InsideOrder {
 /// Pods of the namespace whose pod inside was deleted with force, or is gone. Nothing is compared unless both are known.
 fn orphans(observation: &Observation<'_>, inside: &Inside, memory: &mut Memory) -> Vec<Orphan> {
     let Observation { tenant, namespace, instant, .. } = observation;
-    let (Ok(synced), Some(Ok(pods))) = (&namespace.synced, &inside.pods) else { return Vec::new() };
+    let (Some(synced), Some(Ok(pods))) = (&namespace.pods.synced, &inside.pods) else { return Vec::new() };
     let (found, known) = orphans::decide(&tenant.name_any(), synced, pods, &memory.orphans, *instant);
     memory.orphans = known;
     found

@@ -30,7 +30,7 @@ pub async fn pull(program: &Path, chart: &Chart) -> Result<(), RenderError> {
     }
     let failed = DOWNLOADS.lock().await.entry(chart.file.clone()).or_default().clone();
     let mut failed = failed.lock().await;
-    // another tenant's pass may have pulled it in the meantime
+    // another tenant's reconcile may have pulled it in the meantime
     if is_present(chart).await {
         return Ok(());
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures::channel::mpsc;
 use gputenancy_cluster::{
     events::Publisher,
     testing::{Answer, MockServer, Request},
@@ -17,6 +18,7 @@ use crate::{
     metrics::Metrics,
     names,
     render::RenderError,
+    watches::{Scope, Watched},
 };
 
 /// An API server with one namespace, in which a virtual cluster has this many replicas and no pod of its control plane is left. It has no object whose
@@ -25,6 +27,7 @@ fn server(missing: &'static str, replicas: i64) -> MockServer {
     MockServer::new(move |request: &Request| {
         let meta = |kind: &str, name: &str| json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}});
         match (request.method.as_str(), request.path.as_str()) {
+            ("GET", _) if request.parameter("watch").is_some() => nothing_to_watch(),
             ("GET", path) if path.ends_with(names::BINDING) => {
                 let mut binding = meta("RoleBinding", names::BINDING);
                 binding["apiVersion"] = json!("rbac.authorization.k8s.io/v1");
@@ -55,6 +58,14 @@ fn server(missing: &'static str, replicas: i64) -> MockServer {
             _ => Answer::success(),
         }
     })
+}
+
+/// A watch that ends its list at once, and reports nothing.
+fn nothing_to_watch() -> Answer {
+    let metadata = json!({"resourceVersion": "1", "annotations": {"k8s.io/initial-events-end": "true"}});
+    let object = json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": metadata});
+    let end = json!({"type": "BOOKMARK", "object": object});
+    Answer::Watch(Box::new([format!("{end}\n")].into_iter()))
 }
 
 /// An object that limits or isolates the tenant is asked for.
@@ -101,6 +112,7 @@ fn context(client: kube::Client) -> Context {
         Standard::default(),
         "/nonexistent".into(),
         Arc::new(Metrics::default()),
+        mpsc::unbounded().0,
     )
 }
 
@@ -135,6 +147,41 @@ async fn removal_whose_status_is_gone_deletes_and_announces_nothing_again() {
         "the status goes before the finalizer"
     );
     assert!(removed("team-a", Some(status)).await.iter().any(|request| request == STOP), "it is removed in steps");
+}
+
+#[tokio::test]
+async fn objects_and_pods_are_read_again_after_a_change_only_while_all_rests() {
+    let server = server("/no/object", 1);
+    let context = context(server.client());
+    let cluster: VirtualCluster = serde_json::from_value(json!({"version": "0.36.1", "backend": "External"})).unwrap();
+    let namespaces = vec![TenantNamespace { name: "ns-a".into(), adopt: false }];
+    let spec = GpuTenantSpec { namespaces, virtual_cluster: Some(cluster.clone()), ..GpuTenantSpec::default() };
+    let (tenant, mut memory) = (GpuTenant::new("team-a", spec), Memory::default());
+    let scope = Scope { tenant: "team-a".into(), namespace: "ns-a".into(), backend: VirtualClusterBackend::External };
+    let mut reads = async |rests: bool, age: Duration, changed: bool| {
+        memory.rests = rests;
+        let earlier = |at: &mut Instant| *at = at.checked_sub(age).unwrap();
+        memory.objects.iter_mut().for_each(|(at, _)| earlier(at));
+        memory.pods.iter_mut().for_each(|(at, _)| earlier(at));
+        if changed {
+            let watches = context.watch(scope.clone());
+            watches.mark(Watched::Objects);
+            watches.mark(Watched::Pods);
+        }
+        let awaits = Box::pin(attempt(&tenant, &cluster, &context, &mut memory)).await.1;
+        // the watches that it has started list their objects
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let requests: Vec<Request> = server.take();
+        let read = |part: &str| requests.iter().any(|r| r.parameter("watch").is_none() && r.path.contains(part));
+        (read("/statefulsets"), read("/pods"), awaits)
+    };
+    let (soon, later) = (Duration::ZERO, Duration::from_secs(5));
+    assert_eq!(reads(true, soon, false).await, (true, true, false), "nothing is known");
+    assert_eq!(reads(true, soon, true).await, (false, false, true), "they were read just before");
+    assert_eq!(reads(true, later, true).await, (true, true, false), "they have changed");
+    assert_eq!(reads(true, later, false).await, (false, false, false), "nothing has changed");
+    assert_eq!(reads(false, later, false).await, (true, true, false), "something is awaited");
+    assert_eq!(reads(true, Duration::from_mins(6), false).await, (true, true, false), "by the resync");
 }
 
 const STOP: &str = "PATCH /apis/apps/v1/namespaces/ns-a/statefulsets/team-a";

@@ -88,6 +88,7 @@ async fn labelled(
         Standard::default(),
         Path::new(env!("CARGO_MANIFEST_DIR")).join("src/reconcile/tests/helm"),
         Arc::new(Metrics::default()),
+        mpsc::unbounded().0,
     );
     let cluster: VirtualCluster = serde_json::from_value(json!({"version": "0.36.1"})).unwrap();
     let namespaces = vec![TenantNamespace { name: "ns-a".into(), adopt: false }];

@@ -303,7 +303,7 @@ async fn devices_that_one_check_finds_free_are_allocated_once_without_another_ch
     assert_eq!(owners.0.lock().unwrap().1, 1, "one check for both");
     // kubelet drops the allocation
     let devices = vec![ContainerDevices { resource_name: R.into(), device_ids: vec!["GPU-1".into()] }];
-    let container = ContainerResources { name: "main".into(), devices, ..ContainerResources::default() };
+    let container = ContainerResources { name: "main".into(), devices };
     let pod = podresources::PodResources { containers: vec![container], ..podresources::PodResources::default() };
     owners.0.lock().unwrap().0.pod_resources.push(pod);
     assert!(allocated("GPU-1").await.unwrap_err().message().contains("is allocated to container main"));
