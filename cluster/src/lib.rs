@@ -7,6 +7,7 @@
 
 pub mod client;
 mod credentials;
+pub mod desired;
 pub mod error;
 pub mod events;
 pub mod kubeconfig;
@@ -17,6 +18,5 @@ pub mod service;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod text;
-pub mod wanted;
 pub mod watch;
 pub mod write;

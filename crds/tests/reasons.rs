@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, fs, path::Path};
 use gputenancy_crds::reasons;
 
 /// Crates whose code sets conditions.
-const CRATES: [&str; 2] = ["../agent/src", "../operator/src"];
+const CRATES: [&str; 2] = ["../agent/daemon/src", "../operator/controller/src"];
 
 /// Text constants in `CamelCase` of files that set conditions.
 fn types(folder: &Path, found: &mut BTreeSet<String>) {

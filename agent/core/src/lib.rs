@@ -2,7 +2,7 @@
 //!
 //! [`gpu`] and [`nvml`] are what NVML reports, [`device`] what the agent makes of it and how kubelet uses that. [`partition`] decides the next
 //! operation on a GPU and which devices it has, [`kubelet`] the Node's allocatable, [`enforcement`] the limit of a share, [`audit`] what
-//! follows from its use, [`attribution`] the container of each process, [`past_grace`] when what outlives its pod is stopped, [`variables`]
+//! follows from its use, [`attribution`] the container of each process, [`pods_past_grace`] when what outlives its pod is stopped, [`forbidden_variables`]
 //! which variables are forbidden, and [`warm_up`] when an empty answer is believed.
 
 pub mod attribution;
@@ -10,13 +10,13 @@ pub mod audit;
 pub mod device;
 pub mod device_memory;
 pub mod enforcement;
+pub mod forbidden_variables;
 pub mod gpu;
 pub mod kubelet;
 pub mod nvml;
 pub mod partition;
-pub mod past_grace;
 pub mod pod;
-pub mod variables;
+pub mod pods_past_grace;
 pub mod warm_up;
 
 /// A number of NVML as the API writes it; the largest one if it does not fit.

@@ -8,7 +8,7 @@
     reason = "a test ends there"
 )]
 
-#[path = "../../../integration/nvml-sim/tests/support/built.rs"]
+#[path = "../../../integration/sim/nvml-sim/tests/support/built.rs"]
 #[allow(dead_code, reason = "test programs of other crates use the rest")]
 mod built;
 mod exports;

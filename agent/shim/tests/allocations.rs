@@ -41,7 +41,7 @@ fn frequent_calls_allocate_nothing_of_the_heap() {
     for pace in [None, Some(50)] {
         share.limits.write(&node.gpu(0), 16 * GIB, CONTEXT, OnMissing::Deny);
         share.limits.set_pace(pace.map(|percent| Pace { percent, turn: None, burst: false }));
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integration/gpu-test/in-container");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integration/tests/gpu/in-container");
         let mut container = Command::new(script);
         container.args([&driver, &built::shared("libgputenancy_cuda.so"), &share.folder, &program]);
         container.env("NVSIM_STATE", node.store.dir()).env("NVSIM_DEV", "all");

@@ -34,7 +34,7 @@ fn build(folder: &Path) -> Built {
 
 /// What the program prints in a container with this share, by route.
 fn routes(node: &Node, share: &Share, program: &Path, preload: Option<&Path>) -> Vec<String> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integration/gpu-test/in-container");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integration/tests/gpu/in-container");
     let mut container = Command::new(script);
     container.args(["libcuda_sim.so", "libgputenancy_cuda.so"].map(library)).arg(&share.folder);
     if let Some(library) = preload {

@@ -20,7 +20,7 @@ const DRIVER: u32 = 13000;
 
 /// The requests of a runtime as recorded: lines with name, version and flags.
 fn recorded(version: &str) -> PathBuf {
-    built::checkout().join(format!("integration/gpu-test/data/cudart-{version}.txt"))
+    built::checkout().join(format!("integration/tests/gpu/data/cudart-{version}.txt"))
 }
 
 #[test]

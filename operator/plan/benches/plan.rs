@@ -3,13 +3,13 @@
 // a benchmark that cannot build its fleet has nothing to measure
 #![allow(missing_docs, dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-#[path = "../tests/plan/boards.rs"]
+#[path = "../tests/plan/support/boards.rs"]
 mod boards;
-#[path = "../tests/plan/brute.rs"]
+#[path = "../tests/plan/support/brute.rs"]
 mod brute;
-#[path = "../tests/plan/fleet.rs"]
+#[path = "../tests/plan/support/fleet.rs"]
 mod fleet;
-#[path = "../tests/plan/scale.rs"]
+#[path = "../tests/plan/support/scale.rs"]
 mod scale;
 
 use std::{

@@ -75,8 +75,8 @@ pub fn decide(spec: &GpuSpec, gpu: &ObservedGpu, input: &DecisionInput<'_>) -> P
     if let Some(failure) = input.failure {
         return PartitionDecision::Failed(failure.clone());
     }
-    if let Err(message) = possible(spec, gpu) {
-        return failed(PLACEMENTS_CALL, code::INVALID_ARGUMENT, message, input.generation);
+    if let Err(error) = possible(spec, gpu) {
+        return failed(PLACEMENTS_CALL, code::INVALID_ARGUMENT, error.to_string(), input.generation);
     }
     if let Some(decision) = remove(gpu, &removed, input) {
         return decision;
@@ -130,8 +130,19 @@ pub fn matches(wanted: &InstanceSpec, instance: &ObservedInstance) -> bool {
     u32::try_from(wanted.start) == Ok(instance.start) && wanted.profile == instance.profile
 }
 
+/// Why a board cannot have a layout.
+#[derive(Debug, thiserror::Error)]
+enum Impossible {
+    #[error("{profile} at {start} overlaps {other}")]
+    Overlap { profile: String, start: u32, other: String },
+    #[error("{0} has no profile {1}")]
+    Profile(String, String),
+    #[error("{profile} may start at {starts:?}, not at {start}")]
+    Start { profile: String, starts: Vec<u32>, start: i32 },
+}
+
 /// Checks, before anything is destroyed, that the board can have this layout.
-fn possible(spec: &GpuSpec, gpu: &ObservedGpu) -> Result<(), String> {
+fn possible(spec: &GpuSpec, gpu: &ObservedGpu) -> Result<(), Impossible> {
     // some drivers list profiles only while MIG is on
     if !spec.mig || gpu.board.profiles.is_empty() {
         return Ok(());
@@ -141,18 +152,23 @@ fn possible(spec: &GpuSpec, gpu: &ObservedGpu) -> Result<(), String> {
         let (profile, start) = placement(wanted, gpu)?;
         let end = start + profile.size;
         if let Some((_, _, other)) = covered.iter().find(|(from, to, _)| start < *to && *from < end) {
-            return Err(format!("{} at {start} overlaps {other}", wanted.profile));
+            let other = (*other).to_owned();
+            return Err(Impossible::Overlap { profile: wanted.profile.clone(), start, other });
         }
         covered.push((start, end, &wanted.profile));
     }
     Ok(())
 }
 
-fn placement<'a>(wanted: &InstanceSpec, gpu: &'a ObservedGpu) -> Result<(&'a InstanceProfile, u32), String> {
+fn placement<'a>(wanted: &InstanceSpec, gpu: &'a ObservedGpu) -> Result<(&'a InstanceProfile, u32), Impossible> {
     let name = &wanted.profile;
-    let profile = gpu.board.profile(name).ok_or_else(|| format!("{} has no profile {name}", gpu.board.name))?;
+    let profile = gpu.board.profile(name).ok_or_else(|| Impossible::Profile(gpu.board.name.clone(), name.clone()))?;
     let start = u32::try_from(wanted.start).ok().filter(|start| profile.starts.contains(start));
-    let start = start.ok_or_else(|| format!("{name} may start at {:?}, not at {}", profile.starts, wanted.start))?;
+    let start = start.ok_or_else(|| Impossible::Start {
+        profile: name.clone(),
+        starts: profile.starts.clone(),
+        start: wanted.start,
+    })?;
     Ok((profile, start))
 }
 
@@ -203,7 +219,7 @@ fn change_mode(on: bool, gpu: &ObservedGpu, input: &DecisionInput<'_>) -> Partit
 fn create(missing: &Missing<'_>, gpu: &ObservedGpu, generation: i64) -> PartitionDecision {
     let (profile, start) = match placement(missing.wanted, gpu) {
         Ok(placement) => placement,
-        Err(message) => return failed(PLACEMENTS_CALL, code::INVALID_ARGUMENT, message, generation),
+        Err(error) => return failed(PLACEMENTS_CALL, code::INVALID_ARGUMENT, error.to_string(), generation),
     };
     PartitionDecision::Operate(match missing.bare {
         Some(bare) => Operation::CreateCompute { gi: bare.gi, slices: profile.slices },

@@ -71,7 +71,7 @@ impl Driver {
         let this = std::env::current_exe().unwrap().into_os_string();
         let mut words = runner.iter().copied().chain([&this]);
         let mut command = if let Some(share) = share {
-            let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integration/gpu-test/in-container");
+            let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integration/tests/gpu/in-container");
             let mut command = Command::new(script);
             command.arg(&self.file).arg(library("libgputenancy_cuda.so")).arg(&share.folder).args(words);
             command

@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "the benchmarks use a part")]
 
 pub mod arbitrating;
-#[path = "../../../../integration/nvml-sim/tests/support/built.rs"]
+#[path = "../../../../integration/sim/nvml-sim/tests/support/built.rs"]
 pub mod built;
 pub mod calls;
 
@@ -80,7 +80,7 @@ impl Node {
 
     /// `cuda-work` in a container with this folder as its share.
     pub fn program(&self, share: &Path, arguments: &[&str]) -> Command {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integration/gpu-test/in-container");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integration/tests/gpu/in-container");
         let mut command = Command::new(script);
         command.args(["libcuda_sim.so", "libgputenancy_cuda.so"].map(library)).arg(share);
         command.args(std::env::var("GPUTENANCY_RUNNER").iter().flat_map(|words| words.split(' ')));

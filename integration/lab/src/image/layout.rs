@@ -69,7 +69,7 @@ pub fn all() -> Vec<Layout> {
         Layout { applets: true, ..image("lab.local/busybox:1", &[], &["/bin/sh"]) },
         image("lab.local/coredns:1", &[("/coredns", Source::Tool("coredns"))], &["/coredns"]),
         Layout {
-            dockerfile: Some("operator/Dockerfile"),
+            dockerfile: Some("operator/controller/Dockerfile"),
             ..image(
                 "lab.local/gputenancy-operator:dev",
                 &[("/usr/bin/gputenancy-operator", Source::Cargo("gputenancy-operator"))],
@@ -78,7 +78,7 @@ pub fn all() -> Vec<Layout> {
         },
         Layout {
             driver_libraries: true,
-            dockerfile: Some("agent/Dockerfile"),
+            dockerfile: Some("agent/daemon/Dockerfile"),
             ..image(
                 "lab.local/gputenancy-agent:dev",
                 &[
@@ -144,7 +144,7 @@ pub fn on_demand() -> Vec<Layout> {
         // the version before, for upgrades: both have the same Kubernetes
         image("lab.local/vcluster:0.36.0", &[("/vcluster", Source::Tool("vcluster-0.36.0"))], &["/vcluster", "start"]),
         Layout {
-            dockerfile: Some("virtual-clusters/Dockerfile"),
+            dockerfile: Some("operator/virtual-clusters/Dockerfile"),
             ..image(
                 "lab.local/gputenancy-virtual-clusters:dev",
                 &[

@@ -5,18 +5,14 @@
 
 mod actors;
 mod canary;
-mod crashes;
-mod empty_answers;
-mod lost;
+mod failures;
 mod notices;
 mod outcomes;
-mod recovery;
 mod scenario;
 mod seeds;
 mod shares;
 mod single;
 mod small;
-mod unverified;
 mod windows;
 mod world;
 

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::{
     config,
-    empty_answers::EmptyAnswer,
+    failures::empty_answers::EmptyAnswer,
     shares::{parts, turns},
     small::{World, devices},
 };

@@ -6,7 +6,10 @@ use gputenancy_crds::{
 use gputenancy_plan::{Plan, explain};
 use serde_json::{Value, json};
 
-use crate::{boards::a100, fleet::Fleet, properties::evictions};
+use crate::{
+    properties::evictions,
+    support::{boards::a100, fleet::Fleet},
+};
 
 fn device(spec: Value) -> Device {
     serde_json::from_value(spec).unwrap()

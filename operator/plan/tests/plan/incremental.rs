@@ -8,8 +8,8 @@ use proptest::{prelude::*, sample::Index as Pick};
 
 use crate::{
     config,
-    fleet::Fleet,
     properties::{Case, cases, instances, kinds, name},
+    support::fleet::Fleet,
 };
 
 /// Something that happens to a fleet.
@@ -103,7 +103,8 @@ fn happen(fleet: &mut Fleet, case: &Case, step: &Step, number: usize) {
         }
         Step::Stop(at) => {
             let gpus = fleet.nodes.iter_mut().flat_map(|n| &mut n.gpus.status.as_mut().unwrap().gpus);
-            let mut busy: Vec<_> = gpus.flat_map(crate::fleet::devices).filter(|d| d.owner.is_some()).collect();
+            let mut busy: Vec<_> =
+                gpus.flat_map(crate::support::fleet::devices).filter(|d| d.owner.is_some()).collect();
             if !busy.is_empty() {
                 let at = at.index(busy.len());
                 (busy[at].owner, busy[at].clients) = (None, 0);

@@ -3,24 +3,20 @@
 // a test that meets a surprise shall stop there and say where
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-mod boards;
-mod brute;
 mod enforcement;
-mod fleet;
 mod incremental;
 mod leftovers;
-mod leftovers_mig;
 mod marked;
 mod optimum;
 mod order;
 mod planner;
-mod plugin_shares;
 mod program;
 mod properties;
 mod searched;
 mod shares;
 mod silicon_rules;
 mod stuck;
+mod support;
 
 /// Few cases by default, because every change of the code runs them; `PROPTEST_CASES` asks for more, in `make test-all` for 10,000.
 fn config() -> proptest::test_runner::Config {

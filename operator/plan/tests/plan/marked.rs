@@ -3,7 +3,7 @@
 use gputenancy_plan::Problem;
 use proptest::prelude::*;
 
-use crate::{
+use crate::support::{
     boards::a100,
     fleet::{Fleet, Member},
 };

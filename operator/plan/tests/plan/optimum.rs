@@ -10,8 +10,8 @@ use proptest::{
 };
 
 use crate::{
-    brute,
     properties::{Case, all_guaranteed, cases, evictions, in_use, instances, kinds, large_cases, name},
+    support::brute,
 };
 
 /// A GPU's choices: devices by profile, and pods evicted; of those that give the same only the cheapest.

@@ -4,7 +4,7 @@ use gputenancy_crds::{Change, ChangePhase};
 use gputenancy_plan::{Plan, Problem, explain};
 use serde_json::json;
 
-use crate::{boards::a100, fleet::Fleet};
+use crate::support::{boards::a100, fleet::Fleet};
 
 const MIG_1G: &str = "nvidia.com/mig-1g.10gb";
 
@@ -208,7 +208,7 @@ fn change_in_progress_keeps_its_target() {
             if gone {
                 // evicted, and pending
                 let state = member.gpus.status.as_mut().unwrap().gpus.iter_mut().find(|g| g.uuid == key.uuid.as_str());
-                for device in crate::fleet::devices(state.unwrap()) {
+                for device in crate::support::fleet::devices(state.unwrap()) {
                     let owner = device.owner.as_ref().map(|o| format!("{}/{}", o.namespace, o.pod));
                     if owner.is_some_and(|o| gpu.evicts.iter().any(|e| e.pod.to_string() == o)) {
                         (device.owner, device.clients) = (None, 0);

@@ -4,7 +4,7 @@ use gputenancy_crds::{Advertiser, ChangePhase, Device, Health, Holder, InstanceS
 use gputenancy_plan::{Plan, Problem, explain};
 use serde_json::json;
 
-use crate::{
+use crate::support::{
     boards::{a30, a100, rtx6000, t4},
     fleet::{Fleet, carve},
 };

@@ -7,9 +7,12 @@ use gputenancy_plan::{Plan, explain};
 use proptest::{prelude::*, sample::select};
 
 use crate::{
-    boards::{a30, a100, rtx6000},
-    brute, config,
-    fleet::Fleet,
+    config,
+    support::{
+        boards::{a30, a100, rtx6000},
+        brute,
+        fleet::Fleet,
+    },
 };
 
 /// A board with the profiles that its pool offers.

@@ -13,11 +13,13 @@ use proptest::{
 };
 
 use crate::{
-    boards::{a30, a100, rtx6000},
-    brute,
-    fleet::Fleet,
     program::{Choices, Program},
     properties::name,
+    support::{
+        boards::{a30, a100, rtx6000},
+        brute,
+        fleet::Fleet,
+    },
 };
 
 /// Fleets that have to be searched, with all cases.

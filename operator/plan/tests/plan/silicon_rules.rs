@@ -11,9 +11,9 @@ use silicon::{
     machine::Machine,
 };
 
-use crate::{config, fleet::Fleet};
+use crate::{config, support::fleet::Fleet};
 
-#[path = "../../../../integration/silicon/tests/seven/mod.rs"]
+#[path = "../../../../integration/sim/silicon/tests/seven/mod.rs"]
 mod seven;
 
 /// Every board with MIG that the driver knows.

@@ -3,7 +3,7 @@
 use gputenancy_crds::{Change, Layout};
 use serde_json::json;
 
-use crate::{boards::a100, fleet::Fleet};
+use crate::support::{boards::a100, fleet::Fleet};
 
 /// Nodes with one A100 each, whose first one is stuck on its way to small instances: NVML shows none.
 fn fleet(nodes: usize, guarantees: &[(&str, i32)]) -> Fleet {

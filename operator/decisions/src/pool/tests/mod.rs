@@ -2,20 +2,17 @@
 
 mod bypass;
 mod deleted;
+mod devices;
 mod enforcement;
 mod fault_recovery;
 mod flapping;
 mod incremental;
 mod large_fleet;
-mod left_over;
 mod marks;
 mod newer_release;
 mod overlap;
 mod plugin_configs;
 mod refused;
-mod repairs;
-mod resized;
-mod retained;
 mod silent_agents;
 mod warnings;
 
