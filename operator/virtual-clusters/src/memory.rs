@@ -11,7 +11,7 @@ use kube::Client;
 
 use crate::{
     decide::{Settled, conditions::InsideOutcome},
-    host::{Objects, Pods},
+    host::{Live, Pods},
     inside::{connect::Admin, priorities::PolicyUnserved},
     render::objects::Object,
 };
@@ -19,12 +19,14 @@ use crate::{
 /// See the module.
 #[derive(Clone, Default)]
 pub struct Memory {
+    /// UID of the tenant: a later one with its name begins without any of it.
+    pub uid: Option<String>,
     /// When the last reconcile ended.
     pub last: Option<Instant>,
     /// The virtual cluster was ready, and nothing was written.
     pub rests: bool,
-    /// Objects of the namespace, and when they were read.
-    pub objects: Option<(Instant, Arc<Objects>)>,
+    /// Objects of vCluster's chart in the namespace, and when they were read.
+    pub objects: Option<(Instant, Arc<Vec<Live>>)>,
     /// Pods of the namespace, and when they were read.
     pub pods: Option<(Instant, Arc<Pods>)>,
     /// The last rendering, by all that it depends on.

@@ -23,6 +23,7 @@ use kube::{
         watcher,
     },
 };
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
@@ -68,6 +69,9 @@ impl Probes for Health {
 pub async fn run(args: Args) -> Result<(), RunError> {
     let Args { charts, values, standard, helm, concurrency, listen, identity, log } = args;
     log.init()?;
+    if let Err(error) = raise_open_files() {
+        tracing::warn!(%error, "the limit of open files stays as it is: with many virtual clusters connections fail");
+    }
     let stop = CancellationToken::new();
     shutdown::on_signal(stop.clone())?;
     let mut config = Config::infer().await.map_err(|e| RunError::Config(e.to_string()))?;
@@ -101,6 +105,12 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     if stop.is_cancelled() { Ok(()) } else { Err(RunError::Ended) }
 }
 
+/// Each watch is a connection, and a virtual cluster has a dozen: the usual limit of 1024 is that of some eighty.
+fn raise_open_files() -> nix::Result<()> {
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, most, most)
+}
+
 async fn one(guarded: Arc<Unmanaged<DeserializeGuard<GpuTenant>>>, context: Arc<Context>) -> kube::Result<Action> {
     let Unmanaged(guarded) = guarded.as_ref();
     let after = match &guarded.0 {
@@ -127,4 +137,16 @@ fn on_error(tenant: Arc<Unmanaged<DeserializeGuard<GpuTenant>>>, error: &kube::E
         tracing::warn!(tenant = tenant.name_any(), error = sentence(error), "virtual cluster not reconciled, retrying");
     }
     Action::requeue(RETRY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn open_files_are_limited_by_the_hard_limit_alone() {
+        raise_open_files().unwrap();
+        let (limit, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        assert_eq!(limit, most);
+    }
 }

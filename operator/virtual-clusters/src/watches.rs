@@ -167,7 +167,7 @@ fn objects_of(client: &Client, scope: &Scope) -> Reports {
     let own = format!("{}={},{}={tenant}", labels::MANAGED_BY_LABEL, names::MANAGED_BY, labels::TENANT_LABEL);
     let (kinds, selector): (Vec<Kind>, _) = match backend {
         VirtualClusterBackend::Helm => (KINDS.to_vec(), own),
-        // of an adopted one only the workload is read
+        // of an adopted one the workload is read, and its Service each time
         VirtualClusterBackend::External => {
             (KINDS.into_iter().filter(|kind| kind.is_workload()).collect(), names::control_plane(tenant))
         }

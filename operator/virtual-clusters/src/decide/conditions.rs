@@ -24,7 +24,8 @@ use crate::{
 
 const POLICY: &str = "PolicyReady";
 const RENDERED: &str = "ChartRendered";
-const CONTROL_PLANE: &str = "ControlPlaneReady";
+/// The type of the condition whose time is that of a start, an end or a pause of the control plane.
+pub const CONTROL_PLANE: &str = "ControlPlaneReady";
 const KUBECONFIG: &str = "KubeconfigReady";
 const CAPACITY: &str = "CapacityShown";
 const CATALOG: &str = "CatalogShown";

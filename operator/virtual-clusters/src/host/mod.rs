@@ -101,15 +101,6 @@ pub struct Live {
     pub content: Value,
 }
 
-/// Objects of vCluster's chart in a namespace.
-#[derive(Debug, Default)]
-pub struct Objects {
-    /// Those that this program has applied, or the workload that another program has.
-    pub live: Vec<Live>,
-    /// The Service of an adopted vCluster.
-    pub service: Option<Service>,
-}
-
 /// Pods of a namespace.
 #[derive(Debug, Default)]
 pub struct Pods {
@@ -340,8 +331,14 @@ impl Host {
     /// Deletes pods that are not being deleted.
     pub async fn delete_pods(&self, pods: &[Pod]) -> kube::Result<()> {
         let left = pods.iter().filter(|p| p.metadata.deletion_timestamp.is_none());
-        for pod in left.filter_map(|p| p.metadata.name.as_deref()) {
-            gone(self.pods().delete(pod, &DeleteParams::default()).await)?;
+        for (name, pod) in left.filter_map(|p| Some((p.metadata.name.as_deref()?, p))) {
+            // another pod may have the name meanwhile
+            let read = Preconditions { uid: pod.metadata.uid.clone(), resource_version: None };
+            let params = DeleteParams { preconditions: Some(read), ..DeleteParams::default() };
+            match self.pods().delete(name, &params).await {
+                Err(kube::Error::Api(status)) if status.is_conflict() => {}
+                deleted => gone(deleted)?,
+            }
         }
         Ok(())
     }

@@ -105,6 +105,10 @@ async fn objects(
     (memory, written): (&mut Memory, &mut Written),
 ) -> Result<(), HostError> {
     let mut repaired = Vec::new();
+    // until the last write: after a failure some objects are of this rendering, and others of the one before
+    if !step.writes.is_empty() && step.completes != memory.complete {
+        memory.complete = None;
+    }
     for write in &step.writes {
         written.any = true;
         match write {

@@ -16,7 +16,7 @@ use kube::ResourceExt as _;
 use self::{
     observe::Namespace,
     rendered::{Rendered, RenderedError},
-    step::{Observation, Step, step},
+    step::{Observation, step},
 };
 use crate::{
     access,
@@ -64,7 +64,7 @@ pub async fn reconcile(tenant: &GpuTenant, context: &Context) -> kube::Result<Op
             if !finalized {
                 set_finalizer(&context.client, tenant, true).await?;
             }
-            let memory = context.memory().get(&name).cloned();
+            let memory = context.memory().get(&name).filter(|memory| memory.uid == tenant.metadata.uid).cloned();
             // a tenant that is remembered has it, and the watch has not delivered it yet
             if installed.is_none() && memory.is_none() {
                 // before anything is written: after a restart it decides how that is deleted
@@ -76,11 +76,14 @@ pub async fn reconcile(tenant: &GpuTenant, context: &Context) -> kube::Result<Op
                 apply_status(&context.client, &name, Some(&begun)).await?;
             }
             let memory = memory.unwrap_or_else(|| Memory {
+                uid: tenant.metadata.uid.clone(),
                 upgrade: status.and_then(|status| status.upgrade.clone()),
                 ..Memory::default()
             });
-            if let Some(last) = memory.last.filter(|last| last.elapsed() < SHORTEST) {
-                return Ok(Some(SHORTEST.saturating_sub(last.elapsed())));
+            // without pods that are remembered each reconcile lists them
+            let pause = if memory.rests && memory.pods.is_some() { SHORTEST } else { AWAITING };
+            if let Some(last) = memory.last.filter(|last| last.elapsed() < pause) {
+                return Ok(Some(pause.saturating_sub(last.elapsed())));
             }
             measured(context, Box::pin(converge(tenant, cluster, context, memory))).await.map(Some)
         }
@@ -165,7 +168,7 @@ async fn attempt(
     let state = decide::control_plane(
         &name,
         step::replicas(cluster, &namespace),
-        &namespace.objects.live,
+        &namespace.live,
         &namespace.pods.control_plane,
     );
     let serves = state == ControlPlane::Ready;
@@ -193,12 +196,16 @@ async fn attempt(
         memory.rendered = Some((key.clone(), objects.clone()));
     }
     // write
-    let written = execute::host(tenant, context, &host, (&step, &namespace.objects.live), memory).await;
+    let written = execute::host(tenant, context, &host, (&step, &namespace.live), memory).await;
     memory.rests = !written.any;
     let synced = namespace.pods.synced.as_deref().unwrap_or_default();
     // what was read shortly before is older than this change
     let mut awaits = written.any || namespace.outdated || !memory.orphans.is_empty() || (serves && inside.is_none());
+    // a workload that was just written starts again
+    let live = decide::after_writes(namespace.live.to_vec(), &written.generations);
+    let after = decide::control_plane(&name, step.replicas, &live, &namespace.pods.control_plane);
     let found = match (inside, &step.inside) {
+        (Some(Ok(_)), _) if after != ControlPlane::Ready => None,
         (Some(Ok(inside)), Some(order)) => {
             awaits |= inside.nodes.as_ref().is_ok_and(|nodes| order.awaits(nodes));
             let context = (context, &host);
@@ -213,7 +220,7 @@ async fn attempt(
         // from its end: a slow server has the same pause as others
         memory.inside = Some((Instant::now(), Arc::new(found)));
     }
-    (outcome(tenant, cluster, (namespace, rendered), (&step, written), memory), awaits)
+    (outcome(tenant, cluster, (namespace, rendered), (written, after), memory), awaits)
 }
 
 /// The API server inside was not read shortly before.
@@ -232,21 +239,15 @@ fn outcome(
     tenant: &GpuTenant,
     cluster: &VirtualCluster,
     (namespace, rendered): (Namespace, Option<Result<Rendered, RenderedError>>),
-    (step, written): (&Step, execute::Written),
+    (written, after): (execute::Written, ControlPlane),
     memory: &Memory,
 ) -> Outcome {
     let name = tenant.name_any();
-    let Namespace { missing_policy, objects, pods, too_many_pods, .. } = namespace;
+    let Namespace { missing_policy, live, service, too_many_pods, .. } = namespace;
     let policy = missing_policy.clone().map_or(PolicyState::Present, PolicyState::Missing);
     let adopts = cluster.backend == VirtualClusterBackend::External && missing_policy.is_none();
     let adopted = adopts.then(|| {
-        adoption::adoption(
-            &name,
-            &render_objects::namespace_of(tenant),
-            &cluster.version,
-            &objects.live,
-            objects.service.as_ref(),
-        )
+        adoption::adoption(&name, &render_objects::namespace_of(tenant), &cluster.version, &live, service.as_ref())
     });
     let (rendered, unrendered) = match rendered {
         Some(Ok(rendered)) => (written.objects.is_none().then_some(Ok(rendered.version)), None),
@@ -255,9 +256,8 @@ fn outcome(
         None => (adopted.as_ref().and_then(|a| a.version.clone()).map(Ok), None),
     };
     // without objects there is nothing to observe
-    let observed = matches!(rendered, Some(Ok(_))) || !objects.live.is_empty();
-    let live = decide::after_writes(objects.live.clone(), &written.generations);
-    let state = observed.then(|| decide::control_plane(&name, step.replicas, &live, &pods.control_plane));
+    let observed = matches!(rendered, Some(Ok(_))) || !live.is_empty();
+    let state = observed.then_some(after);
     let serves = state == Some(ControlPlane::Ready);
     Outcome {
         policy: Some(policy),
@@ -314,12 +314,20 @@ async fn report(
 fn requeue(outcome: &Outcome, status: &VirtualClusterStatus, awaits: bool, memory: &Memory) -> Duration {
     let ready = conditions::ready(status).is_some_and(|(_, _, ready)| ready);
     let upgrade_failed = upgrade::failed(memory.upgrade.as_ref()).is_some();
+    // what was not read says nothing about the API server inside
+    if outcome.policy.is_none() {
+        return AWAITING;
+    }
+    let retry = || {
+        let since = memory.inside.as_ref().map(|(at, _)| at.elapsed()).unwrap_or_default();
+        retry(memory).saturating_sub(since).max(AWAITING)
+    };
     match (&outcome.rendered, &outcome.control_plane) {
         (_, Some(ControlPlane::Paused)) if outcome.failed.is_none() && !awaits => INSIDE_INTERVAL,
         (Some(Err(_)), _) => REFUSED_INTERVAL,
         _ if ready && !awaits => INSIDE_INTERVAL,
-        _ if upgrade_failed => retry(memory).max(REFUSED_INTERVAL),
-        _ => retry(memory),
+        _ if upgrade_failed => retry().max(REFUSED_INTERVAL),
+        _ => retry(),
     }
 }
 

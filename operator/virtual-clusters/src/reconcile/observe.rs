@@ -6,13 +6,14 @@ use std::{
 };
 
 use gputenancy_crds::{GpuTenant, VirtualCluster, VirtualClusterBackend};
+use k8s_openapi::api::core::v1::Service;
 use kube::{Client, ResourceExt as _};
 
 use crate::{
     access::{self, AccessError},
     args::Standard,
     context::Context,
-    host::{Host, HostError, Objects, Pods, Policy},
+    host::{Host, HostError, Live, Pods, Policy},
     host_api::Priorities,
     inside::{
         account::{self, Account},
@@ -41,8 +42,10 @@ const MOST_REMEMBERED: usize = 500;
 pub(super) struct Namespace {
     /// What limits and isolates the tenant and is missing, as kinds and names.
     pub missing_policy: Option<String>,
-    /// Objects of vCluster's chart.
-    pub objects: Arc<Objects>,
+    /// Objects of vCluster's chart: those that this program has applied, or the workload that another program has.
+    pub live: Arc<Vec<Live>>,
+    /// The Service of an adopted vCluster. It is always read: its labels, by which it could be watched, are the team's.
+    pub service: Option<Service>,
     /// Pods of the control plane, and those that the syncer has made.
     pub pods: Arc<Pods>,
     /// The pods that the syncer has made are too many, which stops nothing else.
@@ -61,8 +64,10 @@ pub(super) async fn namespace(
 ) -> Result<Namespace, HostError> {
     let name = tenant.name_any();
     if let Err(error) = host.bound().await {
-        // without the binding the watches have no rights
-        context.unwatch(&name);
+        // without the binding the watches have no rights; an API server that does not answer is no reason to list everything again
+        if matches!(error, HostError::NotBound { .. } | HostError::OtherTenant { .. }) {
+            context.unwatch(&name);
+        }
         return Err(error);
     }
     let scope = Scope { tenant: name, namespace: objects::namespace_of(tenant), backend: cluster.backend };
@@ -70,14 +75,18 @@ pub(super) async fn namespace(
     let policy = Policy::of(tenant, context.standard.limit_range);
     let missing_policy = host.missing_policy(&policy).await.map_err(|error| host.refused(error))?;
     let (rests, mut outdated) = (memory.rests, false);
-    let objects = known((&watches, Watched::Objects), rests, memory.objects.as_ref(), &mut outdated);
-    let objects = if let Some(objects) = objects {
-        objects
+    let service = match cluster.backend {
+        VirtualClusterBackend::Helm => None,
+        VirtualClusterBackend::External => read_service(&tenant.name_any(), host).await?,
+    };
+    let live = known((&watches, Watched::Objects), rests, memory.objects.as_ref(), &mut outdated);
+    let live = if let Some(live) = live {
+        live
     } else {
-        let read = read_objects(tenant, cluster, host).await.inspect_err(|_| watches.mark(Watched::Objects))?;
-        let objects = Arc::new(read);
-        memory.objects = Some((Instant::now(), objects.clone()));
-        objects
+        let read = read_objects(cluster.backend, host).await.inspect_err(|_| watches.mark(Watched::Objects))?;
+        let live = Arc::new(read);
+        memory.objects = Some((Instant::now(), live.clone()));
+        live
     };
     let mut too_many_pods = None;
     let pods = known((&watches, Watched::Pods), rests, memory.pods.as_ref(), &mut outdated);
@@ -91,7 +100,7 @@ pub(super) async fn namespace(
         memory.pods = few.then(|| (Instant::now(), pods.clone()));
         pods
     };
-    Ok(Namespace { missing_policy, objects, pods, too_many_pods, outdated })
+    Ok(Namespace { missing_policy, live, service, pods, too_many_pods, outdated })
 }
 
 /// What was read before, if it need not be read again. `outdated`: it has changed, and was read so shortly before that it is read later.
@@ -113,17 +122,17 @@ fn known<T>(
     Some(value.clone())
 }
 
-async fn read_objects(tenant: &GpuTenant, cluster: &VirtualCluster, host: &Host) -> Result<Objects, HostError> {
-    let refused = |error| host.refused(error);
-    match cluster.backend {
-        VirtualClusterBackend::Helm => Ok(Objects { live: host.applied().await.map_err(refused)?, service: None }),
-        VirtualClusterBackend::External => {
-            let name = tenant.name_any();
-            let service = host.service(&name).await;
-            let service = service.map_err(|error| HostError::Service { name, source: Box::new(error) })?;
-            Ok(Objects { live: host.workloads().await.map_err(refused)?, service })
-        }
-    }
+async fn read_objects(backend: VirtualClusterBackend, host: &Host) -> Result<Vec<Live>, HostError> {
+    let read = match backend {
+        VirtualClusterBackend::Helm => host.applied().await,
+        VirtualClusterBackend::External => host.workloads().await,
+    };
+    read.map_err(|error| host.refused(error))
+}
+
+async fn read_service(name: &str, host: &Host) -> Result<Option<Service>, HostError> {
+    let read = host.service(name).await;
+    read.map_err(|error| HostError::Service { name: name.to_owned(), source: Box::new(error) })
 }
 
 async fn read_pods(host: &Host) -> Result<(Pods, Option<HostError>), HostError> {

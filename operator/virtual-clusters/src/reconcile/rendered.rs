@@ -54,7 +54,7 @@ pub(super) async fn rendered(
 ) -> Result<Rendered, RenderedError> {
     let values = values::values(tenant, cluster, &context.values.0)?;
     let status = tenant.status.as_ref().and_then(|s| s.virtual_cluster.as_ref());
-    let (name, live) = (tenant.name_any(), &namespace.objects.live);
+    let (name, live) = (tenant.name_any(), &namespace.live);
     let (label, reported) = (decide::running_version(&name, live), status.and_then(|s| s.version.as_deref()));
     let running = upgrade::running(label.as_deref(), reported, memory.upgrade.as_ref());
     let state = decide::control_plane(&name, Replicas::Rendered, live, &namespace.pods.control_plane);

@@ -9,6 +9,7 @@ use gputenancy_crds::{
 };
 use k8s_openapi::{
     api::core::v1::Pod,
+    apimachinery::pkg::apis::meta::v1::Condition,
     jiff::{SignedDuration, Timestamp},
 };
 use kube::ResourceExt as _;
@@ -19,7 +20,7 @@ use super::{
 };
 use crate::{
     access::{self, Access, AccessError, KubeconfigOrder},
-    decide::{self, Write, adoption, suspicious, upgrade},
+    decide::{self, Write, adoption, conditions::CONTROL_PLANE, suspicious, upgrade},
     host::Pods,
     inside::{
         catalog,
@@ -112,7 +113,7 @@ impl InsideOrder {
 /// Decides the writes. A refused spec stops no virtual cluster that runs, unless it suspends it.
 pub(super) fn step(observation: &Observation<'_>, memory: &mut Memory) -> Step {
     let Observation { tenant, cluster, namespace, rendered, inside, now, .. } = observation;
-    let (name, live) = (tenant.name_any(), &namespace.objects.live);
+    let (name, live) = (tenant.name_any(), &namespace.live);
     let Pods { control_plane, synced } = &*namespace.pods;
     let replicas = replicas(cluster, namespace);
     let (writes, completes) = objects(observation, replicas, memory);
@@ -149,8 +150,8 @@ pub(super) fn step(observation: &Observation<'_>, memory: &mut Memory) -> Step {
 /// What becomes of the replicas.
 pub(super) fn replicas(cluster: &VirtualCluster, namespace: &Namespace) -> Replicas {
     match cluster.backend {
-        VirtualClusterBackend::External => adoption::adopted_replicas(&namespace.objects.live),
-        VirtualClusterBackend::Helm => decide::replicas(cluster.suspend, &namespace.objects.live),
+        VirtualClusterBackend::External => adoption::adopted_replicas(&namespace.live),
+        VirtualClusterBackend::Helm => decide::replicas(cluster.suspend, &namespace.live),
     }
 }
 
@@ -164,12 +165,12 @@ fn objects(observation: &Observation<'_>, replicas: Replicas, memory: &mut Memor
             // the scale is part of what was applied
             let key = format!("{key} {replicas:?}");
             let complete = memory.complete.as_deref() == Some(&key);
-            (decide::writes(&wanted, &namespace.objects.live, &memory.settled, complete), Some(key))
+            (decide::writes(&wanted, &namespace.live, &memory.settled, complete), Some(key))
         }
         _ if cluster.backend == VirtualClusterBackend::Helm && cluster.suspend => {
             // the objects of a later spec are applied as a whole, which is no repair
             memory.complete = None;
-            let stops = decide::unstopped(&namespace.objects.live).map(|l| Write::Stop((l.kind, l.name.clone())));
+            let stops = decide::unstopped(&namespace.live).map(|l| Write::Stop((l.kind, l.name.clone())));
             (stops.collect(), None)
         }
         _ => (Vec::new(), None),
@@ -203,7 +204,9 @@ fn upgrade_order(
 /// How long the control plane has been reported as stopped.
 fn paused_for(tenant: &GpuTenant, now: Timestamp) -> Option<SignedDuration> {
     let status = tenant.status.as_ref()?.virtual_cluster.as_ref()?;
-    let paused = status.conditions.iter().find(|c| c.reason == reasons::VIRTUAL_CLUSTER_PAUSED.as_str())?;
+    // `Ready` may have been False before, and keeps that time
+    let paused = |c: &&Condition| c.type_ == CONTROL_PLANE && c.reason == reasons::VIRTUAL_CLUSTER_PAUSED.as_str();
+    let paused = status.conditions.iter().find(paused)?;
     Some(now.duration_since(paused.last_transition_time.0))
 }
 
@@ -245,4 +248,26 @@ pub(super) fn event(before: Option<Reason>, new: &VirtualClusterStatus) -> Optio
     let quiet = [reasons::APPLYING, reasons::CONTROL_PLANE_STARTING, reasons::VIRTUAL_CLUSTER_PAUSED];
     let event_type = if ready || quiet.contains(&reason) { EventType::Normal } else { EventType::Warning };
     Some((event_type, reason, format!("virtual cluster: {note}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use gputenancy_crds::{GpuTenantSpec, GpuTenantStatus};
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn pause_begins_when_the_control_plane_stops_and_not_when_the_tenant_was_last_ready() {
+        let condition = |type_: &str, status: &str, at: &str| json!({"type": type_, "status": status, "reason": "VirtualClusterPaused", "message": "", "lastTransitionTime": at});
+        let conditions = [
+            condition("Ready", "False", "2026-01-01T00:00:00Z"),
+            condition("ControlPlaneReady", "Unknown", "2026-01-01T00:09:50Z"),
+        ];
+        let mut tenant = GpuTenant::new("team-a", GpuTenantSpec::default());
+        let status = serde_json::from_value(json!({ "conditions": conditions })).unwrap();
+        tenant.status = Some(GpuTenantStatus { virtual_cluster: Some(status), ..GpuTenantStatus::default() });
+        let now = "2026-01-01T00:10:00Z".parse().unwrap();
+        assert_eq!(paused_for(&tenant, now), Some(SignedDuration::from_secs(10)));
+    }
 }
