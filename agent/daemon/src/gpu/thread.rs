@@ -10,7 +10,7 @@ use std::{
         mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use gputenancy_crds::Health;
@@ -32,6 +32,11 @@ use super::{
     reader::{History, Reader},
     reset::reset,
 };
+
+/// A read of NVML that took longer may have waited: open files that were read at its begin are older than its answer.
+const SAME_TIME: Duration = Duration::from_millis(100);
+/// What hangs if the kernel does not answer.
+const OPEN_FILES: &str = "reading open files in /proc";
 
 enum Request {
     Read {
@@ -129,14 +134,23 @@ impl NvmlThread {
         if !wanted {
             return read.await;
         }
-        let proc_root = self.proc_root.clone();
-        let (inventory, held) = tokio::join!(read, tokio::task::spawn_blocking(move || capability_holders(&proc_root)));
+        let begun = Instant::now();
+        let (inventory, held) = tokio::join!(read, self.holders());
         let mut inventory = inventory?;
-        let held = held.map_err(|_| NvmlError::Ended)?;
+        // a process that opened its file while NVML was busy may not be in NVML's answer yet
+        let held = if begun.elapsed() > SAME_TIME { self.holders().await? } else { held? };
         if let Some(root) = inventory.driver_root.clone() {
             add_holders(&mut inventory, &held, &self.proc_root, &root.local);
         }
         Ok(inventory)
+    }
+
+    /// Processes with an instance's capability file open.
+    async fn holders(&self) -> Result<BTreeSet<(u32, u32)>, NvmlError> {
+        let (proc_root, elapsed) = (self.proc_root.clone(), self.deadlines.scan);
+        let found = tokio::task::spawn_blocking(move || capability_holders(&proc_root));
+        let found = tokio::time::timeout(elapsed, found).await;
+        found.map_err(|_| NvmlError::Hangs { call: OPEN_FILES, elapsed })?.map_err(|_| NvmlError::Ended)
     }
 
     async fn request<T>(&self, deadline: Duration, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, NvmlError> {

@@ -101,7 +101,8 @@ fn numbers(root: &File, folder: &str, minor: &dyn Fn(&Path) -> Option<u32>) -> O
 fn names(root: &File, folder: &str) -> Option<(Dir, Vec<CString>)> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let mut folder = Dir::openat(root, folder, flags, Mode::empty()).ok()?;
-    let names = folder.iter().flatten().map(|entry| entry.file_name().to_owned());
+    // an error may repeat for ever
+    let names = folder.iter().map_while(Result::ok).map(|entry| entry.file_name().to_owned());
     let names = names.filter(|name| !name.to_bytes().starts_with(b".")).collect();
     Some((folder, names))
 }

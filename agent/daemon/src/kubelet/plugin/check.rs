@@ -67,6 +67,10 @@ impl Plugin {
             return outcome;
         }
         let devices = self.checked_devices(requested);
+        // of these GPUs alone: one that does not answer must not fail a pod that gets a device of another
+        let gpus: BTreeSet<&str> =
+            requested.iter().filter_map(|id| devices.get(id)).map(|device| device.gpu_uuid.as_str()).collect();
+        let read = |device: &&Device| gpus.contains(device.gpu_uuid.as_str());
         let unchecked = |error: NvmlError| {
             let id = requested.first().cloned().unwrap_or_else(|| DeviceId::new(""));
             Refusal::Unchecked(id, error.to_string())
@@ -75,7 +79,7 @@ impl Plugin {
         let mut attempt = 1;
         loop {
             let begun = Instant::now();
-            let inventory = match self.handover.processes(devices.values()).await {
+            let inventory = match self.handover.processes(devices.values().filter(read)).await {
                 Ok(inventory) => inventory,
                 // NVML may be busy with another GPU, and a refusal fails the pod
                 Err(_) if first.elapsed() < BUSY_LIMIT => {
@@ -88,7 +92,8 @@ impl Plugin {
             let answer = self.lookup.check_free(requested).await?;
             let (answered, owners) = (answer.is_some(), answer.unwrap_or_default());
             match self.handover.refuse(&devices, &inventory, &owners, requested) {
-                Ok(free) => {
+                Ok(mut free) => {
+                    free.retain(|id| devices.get(id).as_ref().is_some_and(read));
                     if answered {
                         journal.found_free(free, inventory.connections.clone(), begun);
                     }

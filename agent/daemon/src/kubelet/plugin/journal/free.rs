@@ -29,6 +29,11 @@ impl FreeDevices {
         Self { ids, connections, begun: Some(begun) }
     }
 
+    /// They are of a check that began after this time.
+    pub fn is_later_than(&self, begun: Instant) -> bool {
+        self.begun.is_some_and(|own| own > begun)
+    }
+
     /// How the GPUs are connected, if all of these devices are free.
     pub fn connections(&self, ids: &[DeviceId], now: Instant) -> Option<&Arc<Connections>> {
         let recent = self.begun.is_some_and(|begun| now.saturating_duration_since(begun) < HOLDS);

@@ -80,7 +80,7 @@ impl AllocationJournal {
         entries.devices = devices.into_iter().map(|device| (device.id.clone(), device.clone())).collect();
         let Entries { devices, free, .. } = &mut *entries;
         // a scan may have found what the check has not
-        free.retain(|id| devices.get(id).is_some_and(|device| device.healthy && !device.cordoned));
+        free.retain(|id| devices.get(id).is_some_and(is_offered));
     }
 
     /// Records which GPU a pod gets devices of.
@@ -199,13 +199,17 @@ impl AllocationJournal {
         self.entries().free.connections(ids, now).cloned()
     }
 
-    /// Records the devices that a check found without owner and process, which began at `begun`. A device that was allocated just before may have an
-    /// owner that kubelet has not reported: it stays to be checked.
+    /// Records the devices that a check found without owner and process, which began at `begun`, unless a later check has ended before. A device that was
+    /// allocated meanwhile, or that a scan has withdrawn, stays to be checked.
     pub fn found_free(&self, ids: BTreeSet<DeviceId>, connections: Arc<Connections>, begun: Instant) {
         let mut entries = self.entries();
-        let Entries { free, unconfirmed, .. } = &mut *entries;
+        let Entries { free, unconfirmed, owned, devices, .. } = &mut *entries;
+        if free.is_later_than(begun) {
+            return;
+        }
         *free = FreeDevices::new(ids, connections, begun);
-        free.retain(|id| !unconfirmed.contains_key(id));
+        let allocated = |id: &DeviceId| unconfirmed.contains_key(id) || owned.contains(id);
+        free.retain(|id| !allocated(id) && devices.get(id).is_some_and(is_offered));
     }
 
     /// The devices that kubelet can choose from, some of which are `allocated` or `occupied`.
@@ -239,6 +243,11 @@ impl AllocationJournal {
         };
         ids.iter().map(candidate).collect()
     }
+}
+
+/// No scan has found a reason to withdraw the device.
+fn is_offered(device: &Device) -> bool {
+    device.healthy && !device.cordoned
 }
 
 impl Entries {

@@ -171,6 +171,20 @@ fn free_device_that_a_scan_cordons_is_checked_again() {
     assert!(journal.allocate_free(R, &[id(1)], now).is_some());
 }
 
+#[test]
+fn check_frees_no_device_that_is_withdrawn_or_owned_or_that_a_later_check_has_found_in_use() {
+    let (journal, begun) = (journal(&[0, 1, 2]), Instant::now());
+    let later = begun + Duration::from_millis(1);
+    journal.set_devices(&[Device { cordoned: true, ..device(0) }, device(1), device(2)]);
+    journal.confirm([id(1)].into(), begun, begun);
+    journal.found_free([0, 1, 2].map(id).into(), Arc::default(), begun);
+    assert!([0, 1].map(id).iter().all(|id| journal.allocate_free(R, std::slice::from_ref(id), begun).is_none()));
+    assert!(journal.known_free(&[id(2)], begun).is_some());
+    journal.found_free(BTreeSet::new(), Arc::default(), later);
+    journal.found_free([id(2)].into(), Arc::default(), begun);
+    assert_eq!(journal.allocate_free(R, &[id(2)], later), None, "the later check counts, although it has ended before");
+}
+
 proptest! {
     /// After the end of a withdrawal only published devices are allocated.
     #[test]

@@ -1,4 +1,8 @@
-use std::{collections::BTreeMap, pin::Pin, sync::Mutex};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    pin::Pin,
+    sync::Mutex,
+};
 
 use futures::future::BoxFuture;
 use gputenancy_nvml::Process;
@@ -105,6 +109,8 @@ struct Fixture {
     folder: tempfile::TempDir,
     /// What NVML reports of processes.
     processes: Arc<Mutex<Result<Inventory, NvmlError>>>,
+    /// The GPU that does not answer: a read of it fails.
+    silent: Arc<Mutex<Option<&'static str>>>,
     plugin: Plugin,
     list: watch::Sender<DeviceList>,
     register: Arc<Notify>,
@@ -123,9 +129,13 @@ impl Fixture {
         let gpu = |n: u32| ObservedGpu { uuid: format!("GPU-{n}"), ..ObservedGpu::default() };
         let inventory = Inventory { gpus: (0..4).map(gpu).collect(), ..Inventory::default() };
         let processes = Arc::new(Mutex::new(Ok(inventory)));
-        let answer = Arc::clone(&processes);
-        let read = Arc::new(move |_, _| -> BoxFuture<'static, _> {
-            let answer = answer.lock().unwrap().clone();
+        let silent = Arc::<Mutex<Option<&'static str>>>::default();
+        let (answer, fails) = (Arc::clone(&processes), Arc::clone(&silent));
+        let read = Arc::new(move |uuids: BTreeSet<String>, _| -> BoxFuture<'static, _> {
+            let answer = match *fails.lock().unwrap() {
+                Some(gpu) if uuids.contains(gpu) => Err(NvmlError::Ended),
+                _ => answer.lock().unwrap().clone(),
+            };
             Box::pin(async { answer })
         });
         let (proc_root, logs) = (folder.path().join("proc"), folder.path().join("logs"));
@@ -149,7 +159,7 @@ impl Fixture {
             metrics: Metrics::default(),
             stop: CancellationToken::new(),
         };
-        Self { folder, processes, plugin, list: sender, register: Arc::default() }
+        Self { folder, processes, silent, plugin, list: sender, register: Arc::default() }
     }
 
     /// A process of a container with this log is on a GPU.
@@ -298,6 +308,14 @@ async fn devices_that_one_check_finds_free_are_allocated_once_without_another_ch
     tokio::spawn(tonic::transport::Server::builder().add_service(service).serve_with_incoming(incoming));
     let plugin = &fixture.plugin;
     let allocated = async |id: &str| plugin.allocate(Request::new(allocate(&[id]))).await.map(drop);
+    // as kubelet does before each allocation
+    let request = ContainerPreferredAllocationRequest {
+        available_device_i_ds: vec!["GPU-0".to_owned(), "GPU-1".to_owned()],
+        must_include_device_i_ds: Vec::new(),
+        allocation_size: 1,
+    };
+    let request = PreferredAllocationRequest { container_requests: vec![request] };
+    plugin.get_preferred_allocation(Request::new(request)).await.unwrap();
     allocated("GPU-0").await.unwrap();
     allocated("GPU-1").await.unwrap();
     assert_eq!(owners.0.lock().unwrap().1, 1, "one check for both");
@@ -364,6 +382,17 @@ async fn device_is_refused_while_its_processes_are_not_known() {
     assert_eq!(chosen.container_responses[0].device_i_ds, ["GPU-1"], "of a GPU that answers");
     assert!(kubelet.allocate(allocate(&["GPU-0"])).await.unwrap_err().message().contains("GPU is lost"));
     assert!(kubelet.allocate(allocate(&["GPU-1"])).await.is_ok(), "the other GPU answers");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn gpu_that_does_not_answer_fails_no_allocation_of_another() {
+    let fixture = Fixture::new(Config::default());
+    let server = Server::start(&fixture.plugin, &fixture.own_socket()).unwrap();
+    let mut kubelet = connect(&fixture.own_socket()).await;
+    *fixture.silent.lock().unwrap() = Some("GPU-0");
+    assert!(kubelet.allocate(allocate(&["GPU-1"])).await.is_ok());
+    assert!(kubelet.allocate(allocate(&["GPU-0"])).await.is_err());
     server.stop().await;
 }
 
