@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use futures::future;
 use gputenancy_crds::{
     GpuNode,
     ids::{NodeName, PodName},
@@ -142,10 +143,12 @@ async fn gpus(
         state.written = applied.metadata.generation.map(|generation| (applied.uid(), generation));
     }
     outcome.record(Ok(plugin::write(node, state, work.plugin).await?));
-    for event in work.events {
+    // at once: a slow write of events must not delay an eviction
+    future::join_all(work.events.into_iter().map(|event| {
         writer.metrics.event(event.reason);
-        node.report(event_type(event.warning), event.reason, "Change", event.message).await;
-    }
+        node.report(event_type(event.warning), event.reason, "Change", event.message)
+    }))
+    .await;
     // before notices: kubelet ends a pod that it has just synced for its new annotation up to a second later
     for eviction in work.evictions {
         outcome.record(pods::evict(node, state, eviction).await);
