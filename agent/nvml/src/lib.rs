@@ -2,10 +2,12 @@
 //!
 //! The only unsafe code of the agent. A failed call returns an [`NvmlFailure`] with the call, NVML's code and NVML's message.
 
+mod activity;
 mod compute;
 mod connection;
 mod event;
 mod failure;
+mod gpm;
 mod gpu;
 mod instance;
 mod library;
@@ -19,6 +21,7 @@ pub use compute::{ComputeInstance, ComputeInstanceInfo, ComputeProfile, full_wid
 pub use connection::NvLinks;
 pub use event::{EventSet, FaultEvent};
 pub use failure::OpenError;
+pub use gpm::GpmSample;
 pub use gpu::{Activation, Gpu, Memory};
 pub use gputenancy_agent_core::nvml::{
     ComputeMode, Connection, Engines, FaultKind, InstanceProfile, MemoryUse, MigMode, NvmlFailure, Process, Vgpu, code,

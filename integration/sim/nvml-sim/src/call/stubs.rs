@@ -39,7 +39,6 @@ not_supported! {
     nvmlDeviceGetCapabilities
     nvmlDeviceGetClkMonStatus
     nvmlDeviceGetClock
-    nvmlDeviceGetClockInfo
     nvmlDeviceGetClockOffsets
     nvmlDeviceGetConfComputeGpuAttestationReport
     nvmlDeviceGetConfComputeGpuCertificate
@@ -51,8 +50,6 @@ not_supported! {
     nvmlDeviceGetCurrPcieLinkGeneration
     nvmlDeviceGetCurrPcieLinkWidth
     nvmlDeviceGetCurrentClockFreqs
-    nvmlDeviceGetCurrentClocksEventReasons
-    nvmlDeviceGetCurrentClocksThrottleReasons
     nvmlDeviceGetDecoderUtilization
     nvmlDeviceGetDefaultApplicationsClock
     nvmlDeviceGetDefaultEccMode

@@ -28,6 +28,11 @@ use crate::{
 const IDLE_POWER: u32 = 62_000;
 /// Milliwatts that a board draws beyond that while all of it works. Chosen.
 const WORK_POWER: u32 = 250_000;
+/// MHz of the multiprocessors of an idle GPU, and of one that works. Chosen.
+const IDLE_CLOCK: u32 = 345;
+const WORK_CLOCK: u32 = 1410;
+/// `nvmlClocksEventReasonGpuIdle`.
+const GPU_IDLE: c_ulonglong = 1;
 /// Microseconds to which the time of a sample is rounded, so that readings of one sample have one time.
 const ROUND: u64 = 10_000;
 
@@ -51,6 +56,12 @@ impl Context {
             Device::Gpu(gpu) => Ok(gpu),
             Device::Mig(_) => Err(Code::NOT_SUPPORTED),
         }
+    }
+
+    /// Why the clock is not at its highest: nothing works. The simulated board has no limit of power or temperature.
+    fn clock_events(&self, device: nvmlDevice_t) -> Result<c_ulonglong, Code> {
+        let worked = self.activity(Meter::Gpu(self.powered(device)?.index))?.recent.time;
+        Ok(if worked > 0 { 0 } else { GPU_IDLE })
     }
 
     /// The processes that worked on a GPU, in a sample that is newer than `seen`, in microseconds since 1970.
@@ -98,6 +109,23 @@ nvml! {
         // since the driver was loaded, which the simulated one is with the machine
         let worked = ctx.activity(Meter::Gpu(ctx.powered(device)?.index))?.total.time;
         put(millijoules, energy(IDLE_POWER, now()) + energy(WORK_POWER, worked))
+    }
+
+    fn nvmlDeviceGetClockInfo[device](ctx, device: nvmlDevice_t, domain: c_uint, mhz: *mut c_uint) {
+        let worked = ctx.activity(Meter::Gpu(ctx.powered(device)?.index))?.recent.time;
+        match domain {
+            // graphics and multiprocessors
+            0 | 1 => put(mhz, if worked > 0 { WORK_CLOCK } else { IDLE_CLOCK }),
+            _ => Err(Code::NOT_SUPPORTED),
+        }
+    }
+
+    fn nvmlDeviceGetCurrentClocksEventReasons[device](ctx, device: nvmlDevice_t, reasons: *mut c_ulonglong) {
+        put(reasons, ctx.clock_events(device)?)
+    }
+
+    fn nvmlDeviceGetCurrentClocksThrottleReasons[device](ctx, device: nvmlDevice_t, reasons: *mut c_ulonglong) {
+        put(reasons, ctx.clock_events(device)?)
     }
 
     fn nvmlDeviceGetUtilizationRates[device](ctx, device: nvmlDevice_t, rates: *mut nvmlUtilization_t) {
