@@ -45,6 +45,9 @@ pub struct Args {
     /// How long such processes are waited for before they are killed, such as `90s`, `10m` or `1h`.
     #[arg(long, env = "UNATTRIBUTED_DEADLINE", default_value = "10m", value_parser = duration)]
     pub unattributed_deadline: Duration,
+    /// Time between two samples of utilization, power and memory, `1s` to `5m`.
+    #[arg(long, env = "USAGE_INTERVAL", default_value = "10s", value_parser = interval)]
+    pub usage_interval: Duration,
     /// The container runtime's socket on the host. Default: the first of the usual paths that exists.
     #[arg(long, env = "RUNTIME_SOCKET")]
     pub runtime_socket: Option<PathBuf>,
@@ -66,6 +69,21 @@ struct NoAddress(String);
 
 fn duration(text: &str) -> Result<Duration, DurationError> {
     DurationText::parse(text).and_then(|text| text.get())
+}
+
+/// A time between two samples that is too short or too long.
+#[derive(Debug, thiserror::Error)]
+enum IntervalError {
+    #[error(transparent)]
+    Duration(#[from] DurationError),
+    #[error("`{0}` is not between 1s and 5m")]
+    Range(String),
+}
+
+fn interval(text: &str) -> Result<Duration, IntervalError> {
+    let interval = duration(text)?;
+    let range = Duration::from_secs(1)..=Duration::from_mins(5);
+    if range.contains(&interval) { Ok(interval) } else { Err(IntervalError::Range(text.to_owned())) }
 }
 
 fn address(text: &str) -> Result<SocketAddr, NoAddress> {
@@ -119,6 +137,19 @@ mod tests {
         let more = ["--unattributed-processes=Terminate", "--unattributed-deadline=1m30s"];
         assert_eq!(flags(&more), (Policy::Terminate, 90));
         assert!(Args::try_parse_from(["agent", "--node-name=n", "--unattributed-deadline=soon"]).is_err());
+    }
+
+    #[test]
+    fn interval_of_samples_is_between_one_second_and_five_minutes() {
+        let interval = |text: &str| {
+            let args = Args::try_parse_from(["agent", "--node-name=n", &format!("--usage-interval={text}")]);
+            args.map(|args| args.usage_interval.as_secs()).ok()
+        };
+        assert_eq!(
+            [interval("1s"), interval("5m"), interval("301s"), interval("0s"), interval("soon")],
+            [Some(1), Some(300), None, None, None]
+        );
+        assert_eq!(args(&[]).usage_interval.as_secs(), 10);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! from containers while other pods use them, [`enforcement`] limits the memory of shares, [`audit`] compares what they use with their
 //! limits, [`attribution`] finds the container of each GPU process, [`warm_up`] states when an empty
 //! answer of each of these sources is believed, [`unlimited_containers`] reports containers that
-//! cannot be limited, [`forbidden_variables`] checks the variables of tenants' containers, and [`report`] writes `GpuNode.status`.
+//! cannot be limited, [`forbidden_variables`] checks the variables of tenants' containers, [`usage`] samples what GPUs do, and [`report`] writes `GpuNode.status`.
 
 pub mod args;
 pub mod attribution;
@@ -31,6 +31,7 @@ pub mod run;
 pub mod seen_pods;
 mod series;
 pub mod unlimited_containers;
+pub mod usage;
 
 use gputenancy_agent_core::to_i32;
 pub use gputenancy_agent_core::{device, device_memory, warm_up};

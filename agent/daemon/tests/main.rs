@@ -25,6 +25,7 @@ mod live_resize;
 mod lost_spec;
 mod mps;
 mod simulated;
+mod usage;
 #[path = "../../../integration/sim/nvml-sim/tests/support/witness.rs"]
 #[allow(dead_code, reason = "test programs of other crates use the rest")]
 mod witness;

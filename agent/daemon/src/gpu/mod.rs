@@ -3,6 +3,7 @@
 //! [`thread`] owns NVML: it reads the [`inventory`] and executes one [`operation`] at a time. [`policy`] holds all deadlines and retries.
 //! [`processes`] finds processes that NVML does not list, and the containers that processes belong to.
 
+mod activity;
 pub mod calls;
 mod check;
 pub mod driver;

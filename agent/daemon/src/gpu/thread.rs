@@ -13,11 +13,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use gputenancy_agent_core::usage::reading::Reading;
 use gputenancy_crds::Health;
 use gputenancy_nvml::{MemoryLimit, Nvml, OpenError};
 use tokio::sync::oneshot;
 
 use super::{
+    activity::ActivityReader,
     calls::Calls,
     check::{Check, Reply},
     driver::{DriverRoot, NodePaths, Session},
@@ -53,6 +55,9 @@ enum Request {
         call: LimitCall,
         reply: Reply<Result<Option<MemoryLimit>, NvmlError>>,
     },
+    Activity {
+        reply: Reply<Result<Vec<Reading>, NvmlError>>,
+    },
     /// A [`Check`] waits, or has been answered between two GPUs.
     Check,
 }
@@ -72,9 +77,9 @@ pub struct NvmlThread {
 impl NvmlThread {
     /// Starts the thread. The library is opened at the first request, and again after the driver was reloaded.
     pub fn start(paths: NodePaths, calls: Calls, deadlines: Deadlines) -> std::io::Result<Self> {
-        // a place each for the reconciler, for the check of an allocation and for memory limits, which wait for their answers: a caller that
+        // a place each for the reconciler, for the check of an allocation, for memory limits and for usage, which wait for their answers: a caller that
         // gave up on a hanging call must not leave a queue behind
-        let (requests, receiver) = sync_channel(3);
+        let (requests, receiver) = sync_channel(4);
         // likewise one for the check of an allocation, one for the audit, and one of a caller that gave up
         let (checks, waiting) = sync_channel(3);
         let observer = calls.clone();
@@ -122,6 +127,11 @@ impl NvmlThread {
     /// Reads or sets the limits of a cgroup; `None` if the driver has no such limits.
     pub async fn memory_limit(&self, call: LimitCall) -> Result<Option<MemoryLimit>, NvmlError> {
         self.request(self.deadlines.scan, |reply| Request::Limit { call, reply }).await?
+    }
+
+    /// Reads the activity of the GPUs that answered the latest scan; none before the first one.
+    pub async fn activity(&self) -> Result<Vec<Reading>, NvmlError> {
+        self.request(self.deadlines.scan, |reply| Request::Activity { reply }).await?
     }
 
     /// An inventory, with the processes that have capability files open if they are wanted. Those are not found on the thread: it takes milliseconds
@@ -215,6 +225,7 @@ impl Queues {
         match request {
             Request::Read { reply, .. } => drop(reply.send(Err(error.clone()))),
             Request::Limit { reply, .. } => drop(reply.send(Err(error.clone()))),
+            Request::Activity { reply } => drop(reply.send(Err(error.clone()))),
             Request::Execute { reply, .. } => drop(reply.send(Err(OperationError::Gone(format!("NVML ({error})"))))),
             Request::Check => {}
         }
@@ -283,6 +294,7 @@ fn serve(session: Session<'_>, queues: &Queues, first: Request, history: &mut Hi
             return Close::DriverReloaded;
         }
     };
+    let mut activity = ActivityReader::default();
     let mut next = Some(first);
     while let Some(request) = next.take().or_else(|| queues.next()) {
         match request {
@@ -304,6 +316,15 @@ fn serve(session: Session<'_>, queues: &Queues, first: Request, history: &mut Hi
                 let outcome = call.execute(session.nvml);
                 let reopen = outcome.as_ref().is_err_and(|failure| reopens_library(failure.code));
                 let _ = reply.send(outcome.map_err(NvmlError::Call));
+                if reopen {
+                    return Close::DriverReloaded;
+                }
+            }
+            Request::Activity { reply } => {
+                let gpus = reader.known_gpus();
+                let readings = activity.read(session.nvml, &gpus, || reader.answer_checks());
+                let reopen = readings.as_ref().is_err_and(|failure| reopens_library(failure.code));
+                let _ = reply.send(readings.map_err(NvmlError::Call));
                 if reopen {
                     return Close::DriverReloaded;
                 }

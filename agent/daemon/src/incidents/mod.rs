@@ -12,6 +12,8 @@ use tokio::sync::watch;
 
 pub use affected::{Incident, LostDevice, cleared, lost, notices, unexplained_memory, unlicensed};
 
+use gputenancy_nvml::FaultKind;
+
 use crate::{
     device::{DeviceId, Owners},
     event::Publish,
@@ -65,7 +67,11 @@ impl Incidents {
                 publish(unexplained_memory(node, &device, mib)).await;
             }
             for (fault, incidents) in found {
-                metrics.gpu_fault(class_name(FaultClass::of(fault.kind)));
+                let class = class_name(FaultClass::of(fault.kind));
+                metrics.gpu_fault(class);
+                if let (FaultKind::Xid(xid), Some(uuid)) = (fault.kind, &fault.uuid) {
+                    metrics.usage.xid(uuid, xid, class);
+                }
                 for notice in incidents.iter().flat_map(|incident| notices(node, incident)) {
                     publish(notice).await;
                 }

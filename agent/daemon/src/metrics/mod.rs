@@ -1,5 +1,7 @@
 //! The agent's metrics.
 
+pub mod usage;
+
 use std::{
     borrow::Cow,
     collections::BTreeMap,
@@ -27,6 +29,8 @@ use crate::{
     device_memory::{Ghost, Layers, Place},
     series::Series,
 };
+
+use self::usage::UsageMetrics;
 
 /// The agent's metrics; clones share their values.
 #[derive(Clone)]
@@ -65,6 +69,8 @@ pub struct Metrics {
     share_delay: Series<6, f64, AtomicU64>,
     share_suspended: Series<6>,
     bypasses: Counter,
+    /// What GPUs do, and for whom.
+    pub usage: UsageMetrics,
 }
 
 /// What the metrics show of a share with a memory limit, in bytes.
@@ -118,8 +124,9 @@ fn of_share(device: &Device, owner: &DeviceOwner) -> Labels<6> {
 
 impl Default for Metrics {
     fn default() -> Self {
-        let mut registry = Registry::with_prefix("gputenancy_agent");
-        let r = &mut registry;
+        let mut registry = Registry::default();
+        let usage = UsageMetrics::register(registry.sub_registry_with_prefix("gputenancy"));
+        let r = registry.sub_registry_with_prefix("gputenancy_agent");
         let nvml_seconds: Family<Labels<1>, Histogram> =
             Family::new_with_constructor(|| Histogram::new(exponential_buckets(10e-6, 10.0, 7)));
         r.register_with_unit("nvml_call", "Duration of NVML calls", Unit::Seconds, nvml_seconds.clone());
@@ -201,6 +208,7 @@ impl Default for Metrics {
                 "1: nothing is launched on a share, because its pod is suspended",
             ),
             bypasses: register(r, "bypasses", "Bypasses of the memory limit of a share that were found"),
+            usage,
             registry: Arc::new(registry),
         }
     }

@@ -7,7 +7,11 @@ use gputenancy_cluster::{
     error::sentence,
     watch::{Restarts, confirmed_events},
 };
-use gputenancy_crds::{GpuNode, GpuNodeSpec, GpuNodeStatus, condition, names::AGENT_MANAGER, reasons};
+use gputenancy_crds::{
+    GpuNode, GpuNodeSpec, GpuNodeStatus, condition,
+    names::{AGENT_MANAGER, POOL_LABEL},
+    reasons,
+};
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::OwnerReference};
 use kube::{
     Api, Client, ResourceExt,
@@ -28,6 +32,8 @@ pub struct Watched {
     /// How often a later object may have another status than this agent wrote: the object was created again, an agent that ends has written last, or
     /// the objects were listed again, as after etcd was restored from a backup.
     pub overwritten: u32,
+    /// The pool of the node, by the label that the operator writes.
+    pub pool: Option<String>,
 }
 
 /// The watch of the object.
@@ -71,9 +77,11 @@ fn take(object: GpuNode, listed: bool, boot_id: &str, watched: &watch::Sender<Wa
     let generation = object.metadata.generation.unwrap_or_default();
     let GpuNode { metadata, spec, status } = object;
     let object = metadata.uid.unwrap_or_default();
+    let pool = metadata.labels.unwrap_or_default().remove(POOL_LABEL);
     watched.send_if_modified(|watched| {
         let overwritten = watched.desired.is_some() && (listed || status.as_ref().is_none_or(is_stopped));
         watched.overwritten += u32::from(overwritten);
+        watched.pool = pool;
         let same =
             |known: &DesiredLayout| (&known.object, known.generation) == (&object, generation) && known.spec == spec;
         if watched.desired.as_ref().is_some_and(same) {

@@ -28,6 +28,7 @@ use crate::{
     pods_past_grace::OverdueStopper,
     report::{Reporter, gpu_node::GpuNodeWatch, writer::Writer},
     rights, unlimited_containers,
+    usage::Sampler,
 };
 
 /// Tasks that end with the agent.
@@ -105,6 +106,19 @@ impl Tasks {
             node: context.node(),
         };
         self.add("attribution of processes", attributor.run());
+        let sampler = Sampler {
+            nvml: nvml.clone(),
+            interval: context.args.usage_interval,
+            state: channels.state.subscribe(),
+            view: channels.view.subscribe(),
+            kubelet: channels.kubelet.subscribe(),
+            watched: channels.watched.subscribe(),
+            origins: context.origins.clone(),
+            tenants: tenants::by_grant(context.client.clone()),
+            metrics: metrics.usage.clone(),
+            node: context.node(),
+        };
+        self.add("samples of usage", sampler.run());
     }
 
     fn shares(&mut self, context: &Context) {

@@ -97,6 +97,11 @@ impl<'n> Reader<'n> {
         Ok(inventory)
     }
 
+    /// The GPUs of the latest scan; none before the first one through this library.
+    pub(super) fn known_gpus(&self) -> Vec<ObservedGpu> {
+        if self.opened { Vec::new() } else { self.history.gpus.values().cloned().collect() }
+    }
+
     /// Answers the checks that wait. An error means that the library has to be opened again.
     pub(super) fn answer_checks(&mut self) -> Result<(), NvmlFailure> {
         while let Ok(Check { uuids, reply }) = self.checks.try_recv() {

@@ -1,0 +1,125 @@
+//! What GPUs, instances and shares do, for which pod and tenant: metrics, from samples of NVML.
+//!
+//! [`gputenancy_agent_core::usage`] decides what a sample means, this loop reads it with the owners of devices and the tenants of their namespaces, and
+//! [`crate::metrics::usage`] has the series.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use gputenancy_agent_core::usage::{
+    containers::{GpuUse, divide, owner},
+    devices::all,
+    reading::Reading,
+    seconds::{Added, Mode, add},
+};
+use tokio::{sync::watch, time::sleep};
+
+use crate::{
+    attribution::tenants::{self, Tenants},
+    device::{Device, DeviceOwner, DeviceView, KubeletView, Owners},
+    gpu::{
+        Inventory, NvmlThread, ObservedGpu,
+        processes::process_origin::{Origin, Origins},
+    },
+    metrics::usage::{GpuShown, Held, UsageMetrics},
+    partition::PartitionState,
+    report::gpu_node::Watched,
+};
+
+/// Samples the GPUs of a node.
+pub struct Sampler {
+    /// Reads NVML.
+    pub nvml: NvmlThread,
+    /// Time between two samples.
+    pub interval: Duration,
+    /// The latest inventory.
+    pub state: watch::Receiver<PartitionState>,
+    /// The devices of this node.
+    pub view: watch::Receiver<DeviceView>,
+    /// Their owners.
+    pub kubelet: watch::Receiver<KubeletView>,
+    /// The pool of this node.
+    pub watched: watch::Receiver<Watched>,
+    /// Where processes come from.
+    pub origins: Origins,
+    /// Reads the tenants of namespaces.
+    pub tenants: tenants::Read,
+    /// The series.
+    pub metrics: UsageMetrics,
+    /// Name of the node.
+    pub node: String,
+}
+
+impl Sampler {
+    /// Samples for as long as it is polled.
+    pub async fn run(self) {
+        let (mut tenants, mut last) = (Tenants::new(self.tenants.clone()), Instant::now());
+        loop {
+            sleep(self.interval).await;
+            let begun = Instant::now();
+            let readings = self.nvml.activity().await;
+            if let Err(error) = &readings {
+                tracing::debug!(%error, "activity of the GPUs not read");
+            }
+            let took = begun.elapsed();
+            let (devices, owners, inventory) = self.devices();
+            let namespaces = owners.values().map(|owner| owner.namespace.as_str()).collect::<BTreeSet<_>>();
+            let known = tenants.of(namespaces, begun).await;
+            let tenant = |owner: &DeviceOwner| known.get(&owner.namespace).cloned().unwrap_or_default();
+            let elapsed = begun.duration_since(std::mem::replace(&mut last, begun));
+            let readings = readings.unwrap_or_default();
+            let container = |pid: u32| match self.origins.of(pid) {
+                Origin::Pod(container) => container,
+                Origin::Ended | Origin::Node | Origin::Former(..) => None,
+            };
+            let (mut added, mut shown) = (Added::default(), Vec::new());
+            for gpu in &inventory.gpus {
+                let reading = readings.iter().find(|reading| reading.uuid == gpu.uuid);
+                let usage = reading.map(|reading| divide(gpu, reading, &devices, &owners, &container));
+                add(&mut added, elapsed.as_secs_f64(), gpu, usage.as_ref(), &devices, &owners, &tenant);
+                shown.push(self.shown(gpu, reading, usage, &devices, &owners, &tenant));
+            }
+            self.metrics.sampled(took, shown, &added);
+        }
+    }
+
+    /// The devices that kubelet knows, whoever advertises them, their owners, and the GPUs.
+    fn devices(&self) -> (Vec<Device>, Owners, Inventory) {
+        let (view, kubelet) = (self.view.borrow(), self.kubelet.borrow());
+        let inventory = self.state.borrow().inventory.clone().unwrap_or_default();
+        (all(&view, &kubelet.elsewhere, &inventory), kubelet.owners.clone(), inventory)
+    }
+
+    fn shown(
+        &self,
+        gpu: &ObservedGpu,
+        reading: Option<&Reading>,
+        usage: Option<GpuUse>,
+        devices: &[Device],
+        owners: &Owners,
+        tenant: &dyn Fn(&DeviceOwner) -> String,
+    ) -> GpuShown {
+        let here = devices.iter().filter(|device| device.gpu_uuid == gpu.uuid);
+        let held = here.clone().filter_map(|device| {
+            let owner = owner(device, owners)?.clone();
+            Some(Held { tenant: tenant(&owner), owner, device: device.clone() })
+        });
+        let mut modes = BTreeMap::new();
+        for device in here.clone() {
+            let place = device.mig.as_ref().map(|ids| ids.gi);
+            modes.entry(place).or_insert_with(|| (Mode::of(device), device.resource.clone()));
+        }
+        GpuShown {
+            node: self.node.clone(),
+            pool: self.watched.borrow().pool.clone().unwrap_or_default(),
+            held: held.collect(),
+            modes,
+            board: reading.map(|reading| reading.board),
+            rates: reading.and_then(|reading| reading.rates),
+            usage: usage.unwrap_or_default(),
+            gpu: gpu.clone(),
+        }
+    }
+}
