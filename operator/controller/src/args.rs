@@ -55,9 +55,23 @@ pub struct RunArgs {
     /// Key of the taint that the API server makes pods of tenants tolerate; empty: they tolerate what their authors write.
     #[arg(long, env = "GPU_TAINT_KEY", default_value = "nvidia.com/gpu")]
     pub gpu_taint_key: Tolerated,
+    /// Labels, `key=value`, of tenants that have metrics of their own in a cluster with more than a thousand tenants, besides those that need attention.
+    #[arg(long, env = "METRICS_TENANT_LABELS", value_delimiter = ',', value_parser = label)]
+    pub metrics_tenant_labels: Vec<(String, String)>,
     /// Flags of the log.
     #[command(flatten)]
     pub log: LogArgs,
+}
+
+/// A text that is no label.
+#[derive(Debug, thiserror::Error)]
+#[error("`{0}` is no label; write key=value")]
+struct NoLabel(String);
+
+fn label(text: &str) -> Result<(String, String), NoLabel> {
+    let (key, value) =
+        text.split_once('=').filter(|(key, _)| !key.is_empty()).ok_or_else(|| NoLabel(text.to_owned()))?;
+    Ok((key.to_owned(), value.to_owned()))
 }
 
 /// A duration of the lease that is too short for renewals, or keeps another replica waiting for too long.

@@ -11,4 +11,5 @@ pub mod pool;
 pub mod release;
 pub mod rights;
 pub mod run;
+mod status_metrics;
 pub mod tenant;

@@ -17,7 +17,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::pod_info::PodInfo;
+use crate::{pod_info::PodInfo, status_metrics::StatusMetrics};
 
 /// The operator's metrics.
 pub struct Metrics {
@@ -40,12 +40,16 @@ pub struct Metrics {
     leader: Gauge,
     /// Pods of tenants; see [`PodInfo`].
     pub pod_info: PodInfo,
+    /// Budgets, queues and capacity; see [`StatusMetrics`].
+    pub statuses: StatusMetrics,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
-        let mut registry = Registry::with_prefix("gputenancy_operator");
-        let r = &mut registry;
+        let mut registry = Registry::default();
+        let statuses = StatusMetrics::default();
+        registry.sub_registry_with_prefix("gputenancy").register_collector(Box::new(statuses.clone()));
+        let r = registry.sub_registry_with_prefix("gputenancy_operator");
         let seconds: Family<Labels<1>, Histogram> =
             Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.001, 4.0, 8)));
         let budget_moves = Histogram::new(exponential_buckets(0.05, 2.0, 10));
@@ -113,6 +117,7 @@ impl Default for Metrics {
                 Family::default(),
             ),
             pod_info,
+            statuses,
             leader: register(r, "leader", "1 on the leader", Gauge::default()),
             registry,
         }

@@ -149,6 +149,7 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
     tracing::info!(identity, "this replica is the leader");
     metrics.leads(true);
     metrics.pod_info.leads(&replica.caches);
+    metrics.statuses.leads(&replica.caches, args.metrics_tenant_labels.iter().cloned().collect());
 
     let duration = args.lease_duration;
     let mut controllers = start_controllers(replica, args, elector.term(), identity);
