@@ -89,6 +89,10 @@ pub enum Command {
     ///
     /// Without the right to read the tenant, prints what its namespaces show.
     Tenant(TenantArgs),
+    /// Prints what pods do on their devices now: utilization with its source, multiprocessors, memory, and what to look at.
+    ///
+    /// Reads the agents' metrics through the API server. A value that the hardware does not show is `?`, not 0.
+    Top(TopArgs),
     /// Prints the kubeconfig of a tenant's virtual cluster, with a token that expires (spec.virtualCluster.kubeconfig.ttl).
     Kubeconfig {
         /// Name of the tenant.
@@ -197,6 +201,32 @@ pub struct TenantArgs {
     /// tenant's name.
     #[arg(short, long = "namespace", value_name = "NAMESPACE", value_delimiter = ',')]
     pub namespaces: Vec<String>,
+    /// List the limits of other resources as well. JSON and YAML always have them.
+    #[arg(long)]
+    pub limits: bool,
+    /// Output format.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+}
+
+/// Flags of `top`.
+#[derive(ClapArgs, Debug, Clone, Default)]
+pub struct TopArgs {
+    /// Only pods of this tenant.
+    #[arg(long, value_name = "NAME")]
+    pub tenant: Option<String>,
+    /// Only pods of this namespace.
+    #[arg(short, long, value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
+    /// Only this node.
+    #[arg(long, value_name = "NAME")]
+    pub node: Option<String>,
+    /// Order of pods.
+    #[arg(long, value_enum, default_value_t = Sort::Utilization)]
+    pub sort: Sort,
+    /// Show the table again every 10 seconds, until Ctrl-C; on a terminal with the last five minutes.
+    #[arg(short, long, conflicts_with = "output")]
+    pub watch: bool,
     /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     pub output: Output,
@@ -241,6 +271,18 @@ pub struct LintArgs {
     /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     pub output: Output,
+}
+
+/// Orders of pods.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Sort {
+    /// The busiest first; those without a source last.
+    #[default]
+    Utilization,
+    /// The most memory first.
+    Memory,
+    /// By tenant, namespace and name.
+    Name,
 }
 
 /// Output formats.

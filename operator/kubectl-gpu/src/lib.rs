@@ -3,7 +3,7 @@
 //!
 //! The decisions are pure: [`input`] reads files into located documents, [`world`] assembles them, [`preview`] compares two worlds
 //! with the operator's planner, [`lint`] checks manifests, [`status`] lists devices, [`catalog`] describes profiles, [`render`] writes the results. [`cluster`], [`follow`], [`kubeconfig`] and
-//! [`tenant::gather`] read a cluster; [`connect`] forwards a port of one.
+//! [`tenant::gather`] read a cluster; [`connect`] forwards a port of one, and [`top`] reads the agents' metrics.
 
 pub mod args;
 pub mod catalog;
@@ -19,11 +19,13 @@ pub mod output;
 pub mod preview;
 mod progress;
 mod records;
+mod refresh;
 pub mod render;
 pub mod run;
 pub mod snapshot;
 pub mod status;
 pub mod tenant;
+pub mod top;
 mod units;
 pub mod world;
 

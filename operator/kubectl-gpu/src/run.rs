@@ -5,7 +5,7 @@ use std::{ffi::OsStr, fs, io, path::PathBuf, process};
 use crate::{
     args::{
         Args, CatalogArgs, CatalogOutput, ChangesArgs, ClusterArgs, Command, LintArgs, Output, PlanArgs, SnapshotArgs,
-        StatusArgs, TenantArgs,
+        StatusArgs, TenantArgs, TopArgs,
     },
     catalog::{self, UnknownProfile},
     cluster::{self, ClusterError},
@@ -16,10 +16,12 @@ use crate::{
     lint::{self, Options, Policies},
     output::{self, OutputError},
     preview::{self, PlanPreview, ProposeError},
+    refresh,
     render::{self, RenderError},
     snapshot,
     status::{self, Filter, FilterError},
     tenant::{self, GatherError},
+    top::{self, TopError},
     world::World,
 };
 
@@ -52,6 +54,9 @@ pub enum RunError {
     /// The tenant cannot be read.
     #[error(transparent)]
     Tenant(#[from] GatherError),
+    /// No agent can be read.
+    #[error(transparent)]
+    Top(#[from] TopError),
     /// There is no kubeconfig.
     #[error(transparent)]
     Kubeconfig(#[from] KubeconfigError),
@@ -101,6 +106,7 @@ pub async fn run(args: Args) -> Result<u8, RunError> {
         Command::Status(args) => print_status(&args, &cluster).await,
         Command::Catalog(args) => print_catalog(&args, &cluster).await,
         Command::Tenant(args) => print_tenant(&args, &cluster).await,
+        Command::Top(args) => Box::pin(print_top(&args, &cluster)).await,
         Command::Kubeconfig { tenant } => {
             output::print(kubeconfig::read(&cluster::client(&cluster).await?, &tenant).await?)?;
             Ok(0)
@@ -191,7 +197,19 @@ async fn print_catalog(args: &CatalogArgs, cluster: &ClusterArgs) -> Result<u8, 
 async fn print_tenant(args: &TenantArgs, cluster: &ClusterArgs) -> Result<u8, RunError> {
     let client = cluster::client(cluster).await?;
     let report = tenant::report(&tenant::gather(&client, &args.name, &args.namespaces).await?);
-    output::print(render::document(&report, args.output, || render::tenant(&report))?)?;
+    output::print(render::document(&report, args.output, || render::tenant(&report, args.limits))?)?;
+    Ok(0)
+}
+
+async fn print_top(args: &TopArgs, cluster: &ClusterArgs) -> Result<u8, RunError> {
+    let (client, limit) = (cluster::client(cluster).await?, cluster.request_timeout);
+    if args.watch {
+        refresh::refresh(&client, args, limit).await??;
+        return Ok(0);
+    }
+    let (agents, not_read) = top::gather(&client, args, limit).await?;
+    let report = top::report(&agents, not_read, args);
+    output::print(render::document(&report, args.output, || render::top(&report, None))?)?;
     Ok(0)
 }
 

@@ -144,7 +144,7 @@ fn seen_by_the_team() -> Sources {
 
 fn plain(report: &TenantReport) -> String {
     // the stream that is no terminal takes colours away
-    anstream::adapter::strip_str(&render::tenant(report)).to_string()
+    anstream::adapter::strip_str(&render::tenant(report, true)).to_string()
 }
 
 #[test]
@@ -157,6 +157,14 @@ fn tenant_for_a_platform_engineer_shows_everything() {
 #[test]
 fn tenant_for_a_team_member_shows_own_namespaces() {
     insta::assert_snapshot!(plain(&report(&seen_by_the_team())));
+}
+
+#[test]
+fn limits_of_other_resources_are_one_line_unless_they_are_asked_for() {
+    let shown = anstream::adapter::strip_str(&render::tenant(&report(&seen()), false)).to_string();
+    let limits = shown.split("Other limits\n").nth(1).unwrap().lines().next().unwrap().to_owned();
+    assert!(limits.contains("(--limits lists them)"), "{limits}");
+    assert!(!shown.contains("requests.memory  "), "{shown}");
 }
 
 #[test]

@@ -162,7 +162,7 @@ fn sources() -> Sources {
 #[test]
 fn tenant_shows_pods_under_their_names_inside() {
     let report: TenantReport = kubectl_gpu::tenant::report(&sources());
-    insta::assert_snapshot!(strip(&render::tenant(&report)));
+    insta::assert_snapshot!(strip(&render::tenant(&report, true)));
     let inside = Inside::Pod { namespace: "ml".into(), name: "job-2".into() };
     let waiting = report.waiting.iter().find(|w| w.object == "Pod/job-2-x-ml-x-team-c").unwrap();
     assert_eq!(waiting.inside, Some(inside));
@@ -197,7 +197,7 @@ fn tenant_shows_pods_that_the_quota_refuses_inside() {
         ("QuotaExceeded", Some(40), &["shared-4".into()][..])
     );
     assert_eq!(found.inside, Some(Inside::Pod { namespace: "ml".into(), name: "job-7".into() }));
-    let text = strip(&render::tenant(&report));
+    let text = strip(&render::tenant(&report, true));
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
         words.contains(

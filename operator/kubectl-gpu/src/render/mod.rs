@@ -9,6 +9,7 @@ mod status;
 mod style;
 mod table;
 mod tenant;
+mod top;
 pub mod width;
 
 pub use catalog::catalog;
@@ -19,6 +20,7 @@ pub use plan::plan;
 use serde::Serialize;
 pub use status::status;
 pub use tenant::tenant;
+pub use top::{top, trend_key};
 
 use crate::args::Output;
 

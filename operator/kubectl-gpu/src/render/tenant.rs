@@ -9,11 +9,11 @@ use super::{
 use crate::{
     inside::Inside,
     tenant::{ProfileBudget, QUOTA_EXCEEDED, ResourceBudget, Share, TenantReport, VirtualPod, Waiting},
-    units::span,
+    units::{counted, span},
 };
 
-/// The whole report.
-pub fn tenant(report: &TenantReport) -> String {
+/// The report: GPUs, what waits, and contracts; the limits of other resources if `with_limits`.
+pub fn tenant(report: &TenantReport, with_limits: bool) -> String {
     let mut text = String::new();
     let trust = report.trust.as_ref().map(|t| format!(" (trust {t})")).unwrap_or_default();
     let ready = match report.ready.as_deref() {
@@ -28,7 +28,11 @@ pub fn tenant(report: &TenantReport) -> String {
     gpus(report, &mut text);
     waiting(report, &mut text);
     pods(report, &mut text);
-    resources(report, &mut text);
+    if with_limits {
+        resources(report, &mut text);
+    } else {
+        full(report, &mut text);
+    }
     contracts(report, &mut text);
     hidden(&mut text, &report.not_visible);
     text
@@ -60,6 +64,19 @@ fn gpus(report: &TenantReport, text: &mut String) {
     let rows: Vec<Vec<String>> =
         report.profiles.iter().flat_map(|p| p.namespaces.iter().map(|s| share(s, &p.profile))).collect();
     spread(rows, "PROFILE", text);
+}
+
+/// How many limits there are besides those of GPUs, and which of them are used up.
+fn full(report: &TenantReport, text: &mut String) {
+    if report.resources.is_empty() {
+        return;
+    }
+    let used_up = |r: &&ResourceBudget| r.used != "0" && r.budget.as_ref() == Some(&r.used);
+    let names: Vec<&str> = report.resources.iter().filter(used_up).map(|r| r.resource.as_str()).collect();
+    let which = if names.is_empty() { "none is used up".to_owned() } else { format!("used up: {}", names.join(", ")) };
+    text.push('\n');
+    heading(text, "Other limits");
+    wrapped(text, 2, "", &format!("{}; {which} (--limits lists them)", counted(report.resources.len(), "limit")));
 }
 
 fn resources(report: &TenantReport, text: &mut String) {

@@ -1,0 +1,114 @@
+//! Reads the metrics of the agents through ports that the API server forwards, as `kubectl port-forward` does: nothing has to be opened in the cluster.
+
+use std::time::Duration;
+
+use futures::{StreamExt as _, stream};
+use gputenancy_cluster::error::sentence;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, Client, ResourceExt as _, api::ListParams};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use super::series::Agent;
+use crate::args::TopArgs;
+
+/// Label of the agents' pods.
+const SELECTOR: &str = "app.kubernetes.io/name=gputenancy-agent";
+/// Name of the port of their metrics.
+const PORT: &str = "http";
+/// Agents that are read at once.
+const AT_ONCE: usize = 32;
+/// Most bytes of an answer: 60,000 series.
+const MOST: u64 = 16 << 20;
+
+/// Why nothing can be shown.
+#[derive(Debug, thiserror::Error)]
+pub enum TopError {
+    /// The pods cannot be listed.
+    #[error("listing the agents' pods ({SELECTOR}): {}; needs list of pods and create of pods/portforward in the chart's namespace", sentence(.0))]
+    List(#[source] Box<kube::Error>),
+    /// There is none.
+    #[error("no agent runs{}: is the chart installed, and does a node match agent.nodeSelectors?", .0.as_ref().map(|node| format!(" on node {node}")).unwrap_or_default())]
+    NoAgent(Option<String>),
+    /// None could be read.
+    #[error("no agent could be read: {0}")]
+    Unreadable(String),
+}
+
+/// Why an agent cannot be read.
+#[derive(Debug, thiserror::Error)]
+enum ReadError {
+    #[error("{}", sentence(.0))]
+    Forward(#[from] kube::Error),
+    #[error("its port is not forwarded")]
+    NoStream,
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+    #[error("it answers: {0}")]
+    Status(String),
+    #[error("no answer within {} s", .0.as_secs())]
+    Timeout(Duration),
+}
+
+/// The metrics of all agents, or of the one on a node; and the nodes whose agent could not be read, with the reason.
+///
+/// # Errors
+/// When no agent can be listed or read.
+pub async fn gather(client: &Client, args: &TopArgs, limit: Duration) -> Result<(Vec<Agent>, Vec<String>), TopError> {
+    let all: Api<Pod> = Api::all(client.clone());
+    let pods = all.list(&ListParams::default().labels(SELECTOR)).await.map_err(|error| TopError::List(error.into()))?;
+    let on_node = |pod: &Pod| {
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+        let running = pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running");
+        running && node.is_some() && args.node.as_deref().is_none_or(|wanted| node == Some(wanted))
+    };
+    let pods: Vec<Pod> = pods.items.into_iter().filter(on_node).collect();
+    if pods.is_empty() {
+        return Err(TopError::NoAgent(args.node.clone()));
+    }
+    let read = |pod: Pod| async move {
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
+        let text = tokio::time::timeout(limit, metrics(client, &pod)).await.unwrap_or(Err(ReadError::Timeout(limit)));
+        text.map(|text| Agent::parse(&node, &text)).map_err(|error| format!("{node}: {error}"))
+    };
+    let found: Vec<Result<Agent, String>> = stream::iter(pods).map(read).buffer_unordered(AT_ONCE).collect().await;
+    let (mut agents, mut not_read) = (Vec::new(), Vec::new());
+    for agent in found {
+        match agent {
+            Ok(agent) => agents.push(agent),
+            Err(reason) => not_read.push(reason),
+        }
+    }
+    agents.sort_by(|a, b| a.node.cmp(&b.node));
+    not_read.sort();
+    match (agents.is_empty(), not_read.first()) {
+        (true, Some(first)) => Err(TopError::Unreadable(first.clone())),
+        _ => Ok((agents, not_read)),
+    }
+}
+
+/// `/metrics` of an agent.
+async fn metrics(client: &Client, pod: &Pod) -> Result<String, ReadError> {
+    let port = port(pod);
+    let api: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
+    let mut forwarded = api.portforward(&pod.name_any(), &[port]).await?;
+    let mut stream = forwarded.take_stream(port).ok_or(ReadError::NoStream)?;
+    // with version 1.0 the answer has no chunks, and ends with the connection
+    stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: agent\r\n\r\n").await?;
+    let mut answer = Vec::new();
+    stream.take(MOST).read_to_end(&mut answer).await?;
+    let answer = String::from_utf8_lossy(&answer);
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    let status = head.lines().next().unwrap_or_default();
+    match status.split_whitespace().nth(1) {
+        Some("200") => Ok(body.to_owned()),
+        _ => Err(ReadError::Status(status.chars().take(80).collect())),
+    }
+}
+
+/// The port of the metrics; that of the chart's default if the pod names none.
+fn port(pod: &Pod) -> u16 {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let mut ports = containers.flat_map(|container| container.ports.iter().flatten());
+    let named = ports.find(|port| port.name.as_deref() == Some(PORT));
+    named.and_then(|port| u16::try_from(port.container_port).ok()).unwrap_or(9410)
+}
