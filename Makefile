@@ -24,7 +24,7 @@ TRIPLE := $(shell rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
 export CARGO_TARGET_$(TRIPLE)_RUNNER := $(SUDO)
 endif
 
-.PHONY: crds help demo test test-all virtual-clusters check bench gpu-test down prerequisites tools runtimes zig tenant-libraries peer-tools virtual-tools build test-programs images lab-up labs labs-count lab-test api end-to-end unit fmt fmt-check lint licences sbom
+.PHONY: crds help demo test test-all virtual-clusters check bench gpu-test down prerequisites tools runtimes zig tenant-libraries peer-tools virtual-tools build test-programs images lab-up labs labs-count lab-test api end-to-end unit rules-test fmt fmt-check lint licences sbom
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 18
@@ -148,6 +148,10 @@ fmt: ## format the sources
 
 fmt-check:
 	$(CARGO) fmt --all --check
+
+rules-test: prerequisites ## the chart's alerts: unit tests with promtool, and a test fails for each changed threshold
+	@integration/tools/build promtool
+	integration/tools/rules-test
 
 lint: ## clippy, warnings are errors
 	$(CARGO) clippy $(ALL) --all-targets -- -D warnings
