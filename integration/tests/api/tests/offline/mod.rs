@@ -3,6 +3,7 @@
 pub(crate) mod chart;
 mod chart_names;
 mod chart_options;
+mod monitoring;
 mod rights_page;
 mod values_page;
 mod wrong_values;

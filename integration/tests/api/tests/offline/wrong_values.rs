@@ -8,7 +8,9 @@ use serde_json::{Map, Value, json};
 use crate::offline::chart::{chart, helm, template};
 
 /// Values that may be null, although their default is not empty: the chart then uses none.
-const MAY_BE_NULL: [&str; 28] = [
+const MAY_BE_NULL: [&str; 30] = [
+    "dashboards.annotations",
+    "dashboards.labels",
     "global",
     "operator.priorityClassName",
     "operator.resources",
