@@ -17,4 +17,5 @@ mod limits;
 mod liveness;
 mod sharing;
 mod tenancy;
+mod usage;
 mod virtual_cluster;
