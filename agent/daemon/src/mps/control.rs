@@ -22,6 +22,7 @@ use tokio::{
 };
 
 use super::Error;
+use crate::gpu::processes::process_origin::stat;
 
 /// Path of the control program below a driver root.
 pub const PROGRAM: &str = "usr/bin/nvidia-cuda-mps-control";
@@ -193,7 +194,7 @@ fn read_pid(file: &Path) -> io::Result<String> {
 
 /// An MPS daemon or server lives under this process id.
 fn is_mps(proc_root: &Path, pid: u32) -> bool {
-    let stat = fs::read_to_string(proc_root.join(pid.to_string()).join("stat")).unwrap_or_default();
+    let stat = stat(&proc_root.join(pid.to_string())).unwrap_or_default();
     let Some((name, rest)) = stat.split_once('(').and_then(|(_, rest)| rest.rsplit_once(')')) else { return false };
     name == COMMAND && !rest.trim_start().starts_with(['Z', 'X'])
 }

@@ -2,9 +2,11 @@
 //! namespace, container and that id. This needs no API server.
 
 use std::{
-    fs,
+    fs, io,
     path::{Path, PathBuf},
 };
+
+use nix::errno::Errno;
 
 pub use gputenancy_agent_core::attribution::processes::Origin;
 
@@ -37,7 +39,7 @@ impl Origins {
     /// Where a process comes from.
     pub fn of(&self, pid: u32) -> Origin {
         let Some(task) = living_task(&self.proc_root.join(pid.to_string())) else { return Origin::Ended };
-        let cgroup = fs::read_to_string(task.join("cgroup")).unwrap_or_default();
+        let cgroup = text(&task.join("cgroup")).unwrap_or_default();
         // works for all pods with shares of its GPU
         if cgroup.lines().any(|line| line.ends_with(MPS_CGROUP)) {
             return Origin::Pod(None);
@@ -59,7 +61,7 @@ impl Origins {
     /// UID of the pod of a process; `None` if it is of no pod, or has ended.
     pub fn pod_uid(&self, pid: u32) -> Option<String> {
         let task = living_task(&self.proc_root.join(pid.to_string()))?;
-        pod_uid(&fs::read_to_string(task.join("cgroup")).ok()?)
+        pod_uid(&text(&task.join("cgroup")).ok()?)
     }
 
     /// Whether a process has loaded the library of CUDA's driver; `None` if it has ended, or its memory map cannot be read.
@@ -111,21 +113,44 @@ fn pod_uid(cgroup: &str) -> Option<String> {
 /// The folder of a process, or of one of its threads if the first thread has ended and others run on: the kernel then shows the process
 /// as a zombie. `None`: all have ended.
 fn living_task(process: &Path) -> Option<PathBuf> {
-    let lives = |folder: &PathBuf| is_alive(&fs::read_to_string(folder.join("stat")).unwrap_or_default());
+    let lives = |folder: &PathBuf| match stat(folder) {
+        Ok(stat) => is_alive(&stat),
+        // any other error is no proof that it has ended
+        Err(error) => !is_gone(&error),
+    };
     let tasks = || fs::read_dir(process.join("task")).into_iter().flatten().flatten().map(|task| task.path());
     Some(process.to_owned()).filter(lives).or_else(|| tasks().find(lives))
 }
 
-/// A zombie has ended, and may have left its pod's cgroup already.
+/// `stat` of a process or thread.
+///
+/// # Errors
+/// When it has ended, or cannot be read.
+pub fn stat(folder: &Path) -> io::Result<String> {
+    text(&folder.join("stat"))
+}
+
+/// A file of a process. A program chooses its name and those of its files, which need not be UTF-8: what is not becomes a replacement character, and the
+/// rest stays.
+fn text(file: &Path) -> io::Result<String> {
+    fs::read(file).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The error of a file of a process that has ended: the folder is gone, or it ended while the file was read.
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::ESRCH as i32)
+}
+
+/// A zombie has ended, and may have left its pod's cgroup already. A text without a state is no proof of an end.
 fn is_alive(stat: &str) -> bool {
     // the command is in parentheses and may contain some
     let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
-    state.is_some_and(|state| !matches!(state, 'Z' | 'X' | 'x'))
+    state.is_none_or(|state| !matches!(state, 'Z' | 'X' | 'x'))
 }
 
 /// Start of a process, in clock ticks since the node booted: with the id it identifies a process. `None` if it has ended.
 pub fn start_time(proc_root: &Path, pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(proc_root.join(pid.to_string()).join("stat")).ok()?;
+    let stat = stat(&proc_root.join(pid.to_string())).ok()?;
     // field 22 of proc_pid_stat(5); the third follows the command
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_whitespace().nth(19)?.parse().ok()
@@ -133,7 +158,7 @@ pub fn start_time(proc_root: &Path, pid: u32) -> Option<u64> {
 
 /// The command of a process, or `unknown`.
 pub fn command(proc_root: &Path, pid: u32) -> String {
-    let name = fs::read_to_string(proc_root.join(pid.to_string()).join("comm")).unwrap_or_default();
+    let name = text(&proc_root.join(pid.to_string()).join("comm")).unwrap_or_default();
     match name.trim() {
         "" => "unknown".to_owned(),
         name => name.to_owned(),
@@ -237,6 +262,26 @@ mod tests {
             task(pid, tid, state);
         }
         assert_eq!([7, 8].map(|pid| origins.of(pid)), [Origin::Pod(None), Origin::Ended]);
+    }
+
+    #[test]
+    fn process_whose_name_is_not_utf_8_lives_and_is_of_its_container() {
+        let cgroup = format!("11:memory:/kubepods/burstable/pod{UID}/{ID}\n");
+        let (_root, origins) = node(&[(7, "", &cgroup), (8, "", &cgroup)]);
+        let folder = |pid: u32| origins.proc_root.join(pid.to_string());
+        fs::write(folder(7).join("stat"), b"7 (\xff\xfe) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 86 1024 1")
+            .unwrap();
+        fs::write(folder(7).join("comm"), b"\xff\xfe\n").unwrap();
+        assert_eq!(origins.of(7), Origin::Pod(None));
+        assert_eq!(start_time(&origins.proc_root, 7), Some(86));
+        assert_eq!(command(&origins.proc_root, 7), "\u{fffd}\u{fffd}");
+        assert_eq!(origins.of(8), Origin::Pod(None), "what cannot be parsed is no proof of an end");
+        // a folder in its place cannot be read
+        fs::remove_file(folder(8).join("stat")).unwrap();
+        fs::create_dir(folder(8).join("stat")).unwrap();
+        assert_eq!(origins.of(8), Origin::Pod(None));
+        fs::remove_dir(folder(8).join("stat")).unwrap();
+        assert_eq!(origins.of(8), Origin::Ended);
     }
 
     #[test]
