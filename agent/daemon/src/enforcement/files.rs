@@ -155,6 +155,16 @@ impl ShareFiles {
         Mapped::<Usage>::repair(&self.usage)
     }
 
+    /// Cuts back a ledger that its container has made larger; false if it is as large as it is made, or there is none.
+    pub fn cut_back(&self) -> io::Result<bool> {
+        match fs::metadata(&self.usage) {
+            Ok(meta) if meta.is_file() && meta.len() > Mapped::<Usage>::SIZE => Ok(self.repair()?.is_some()),
+            Ok(_) => Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// New files for a new container. A program that forges its ledger affects no other container, and one that breaks it gets no memory.
     pub fn renew(&self, device: &Device) -> io::Result<()> {
         let Some(memory) = memory(device) else { return Ok(()) };

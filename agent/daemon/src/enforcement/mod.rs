@@ -3,11 +3,12 @@
 //!
 //! [`install`] puts them on the node, [`limit`] decides what a share may allocate and [`turns`] when it may launch, [`arbitration`] relays between the shares of a GPU, [`node`] what the node can
 //! give next to other products ([`other_limiter`]), whose limits [`other_limits`] reads from pods, and [`files`] gives each container its limits and a ledger of its own when kubelet allocates the share. The CDI specification mounts
-//! all of them. [`resize`] gives running containers the new size of their profile. [`driver`] sets limits in the driver as well, where it has them.
+//! all of them. [`resize`] gives running containers the new size of their profile. [`growth`] stops containers that make their ledger larger. [`driver`] sets limits in the driver as well, where it has them.
 
 mod arbitration;
 pub mod driver;
 mod files;
+mod growth;
 mod install;
 mod node;
 mod other_limiter;
@@ -17,6 +18,7 @@ mod sampling;
 
 pub use arbitration::{Arbitration, PodCompute};
 pub use files::ShareFiles;
+pub use growth::GrowthWatch;
 pub use gputenancy_agent_core::enforcement::limit::{cordon_weak, means_of};
 pub use install::{Library, SHARES, install};
 pub use node::{NOT_INSTALLED, conflict, of_node};

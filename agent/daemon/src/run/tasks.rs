@@ -16,7 +16,7 @@ use crate::{
     attribution::{Attributor, tenants},
     audit::Auditor,
     enforcement::{
-        Arbitration, Resizer,
+        Arbitration, GrowthWatch, Resizer,
         driver::{self, DriverLimiter},
     },
     forbidden_variables::EnvironmentChecker,
@@ -157,6 +157,15 @@ impl Tasks {
             node: context.node(),
         };
         self.add("audit of shares", auditor.run());
+        let growth = GrowthWatch {
+            shares: context.shares(),
+            view: channels.view.subscribe(),
+            kubelet: channels.kubelet.subscribe(),
+            origins: context.origins.clone(),
+            publish: publish.clone(),
+            node: context.node(),
+        };
+        self.add("sizes of ledgers", growth.run());
         let arbitration = Arbitration {
             view: channels.view.subscribe(),
             kubelet: channels.kubelet.subscribe(),
