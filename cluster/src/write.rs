@@ -200,8 +200,16 @@ pub async fn evict(pods: &Api<Pod>, (namespace, name): (&str, &str), uid: &str, 
         metadata: ObjectMeta { name: Some(name.into()), namespace: Some(namespace.into()), ..ObjectMeta::default() },
         delete_options: Some(DeleteOptions { preconditions, ..DeleteOptions::default() }),
     };
-    let answer: kube::Result<Value> =
-        pods.create_subresource("eviction", name, &PostParams::default(), &eviction).await;
+    let attempt = async || -> kube::Result<Value> {
+        pods.create_subresource("eviction", name, &PostParams::default(), &eviction).await
+    };
+    let mut answer = attempt().await;
+    if answer.as_ref().is_err_and(is_too_large) {
+        // the time of the deletion does not fit any more into what etcd holds of one object; what is recorded of its writers is of no use to its end
+        let fields = json!({"metadata": {"uid": uid, "managedFields": [{}]}});
+        pods.patch_metadata(name, &PatchParams::default(), &Patch::Merge(fields)).await?;
+        answer = attempt().await;
+    }
     match answer {
         Ok(_) => Ok(Evicted::Accepted),
         // conflict: another pod has the name by now
@@ -216,8 +224,18 @@ pub async fn evict(pods: &Api<Pod>, (namespace, name): (&str, &str), uid: &str, 
         Err(kube::Error::Api(status)) if status.message.contains("more than one PodDisruptionBudget") => {
             Ok(Evicted::Refused(status.message))
         }
+        Err(error) if is_too_large(&error) => Ok(Evicted::Refused(TOO_LARGE.to_owned())),
         Err(error) => Err(error),
     }
+}
+
+/// What a person does about a pod that cannot be changed.
+const TOO_LARGE: &str = "the pod is as large as etcd permits, so that not even the time of its deletion fits: remove annotations and labels that its team has \
+    added (kubectl annotate pod NAME KEY-)";
+
+/// etcd refuses the object because of its size.
+fn is_too_large(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.message.contains("etcdserver: request is too large"))
 }
 
 #[cfg(test)]
@@ -259,6 +277,28 @@ mod tests {
         assert_eq!(server.take()[0].body, json!({"metadata": {"resourceVersion": "7", "finalizers": ["a"]}}));
         map.metadata.name = Some("changed".into());
         assert!(manager.set_finalizers(&maps, &map, &[]).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn pod_of_the_largest_size_gets_room_for_its_deletion_and_is_evicted() {
+        let server = MockServer::new(|request: &Request| match request.line().split(' ').next() {
+            Some("PATCH") => Answer::from(json!({"metadata": {"name": "a"}})),
+            _ => Answer::failure(500, "InternalError", "etcdserver: request is too large"),
+        });
+        let pods = Api::<Pod>::namespaced(server.client(), "team");
+        let refused = evict(&pods, ("team", "a"), "u", "the-policy").await.unwrap();
+        assert!(matches!(&refused, Evicted::Refused(message) if message.contains("kubectl annotate")), "{refused:?}");
+        let requests = server.take();
+        let lines: Vec<String> = requests.iter().map(Request::line).collect();
+        assert_eq!(
+            lines,
+            [
+                "POST /api/v1/namespaces/team/pods/a/eviction",
+                "PATCH /api/v1/namespaces/team/pods/a",
+                "POST /api/v1/namespaces/team/pods/a/eviction"
+            ]
+        );
+        assert_eq!(requests[1].body, json!({"metadata": {"uid": "u", "managedFields": [{}]}}));
     }
 
     #[tokio::test]
