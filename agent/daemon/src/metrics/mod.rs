@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use gputenancy_agent_core::nvml::code;
 use gputenancy_cluster::{
     rights::Right,
     service::metrics::{Counters, Gauges, Labels, set_missing_rights},
@@ -214,6 +215,25 @@ impl Default for Metrics {
     }
 }
 
+/// Not a failure: a sample of usage asks each board for all that some boards have, and for processes and instances that may be gone.
+fn is_expected(call: &str, code: u32) -> bool {
+    const SAMPLED: [&str; 11] = [
+        "nvmlDeviceGetUtilizationRates",
+        "nvmlDeviceGetProcessUtilization",
+        "nvmlDeviceGetPowerUsage",
+        "nvmlDeviceGetTotalEnergyConsumption",
+        "nvmlDeviceGetTemperature",
+        "nvmlDeviceGetClockInfo",
+        "nvmlDeviceGetCurrentClocksEventReasons",
+        "nvmlDeviceGetFieldValues",
+        "nvmlGpmQueryDeviceSupport",
+        "nvmlGpmSampleGet",
+        "nvmlGpmMigSampleGet",
+    ];
+    let absent = [code::INVALID_ARGUMENT, code::NOT_SUPPORTED, code::NOT_FOUND, code::FUNCTION_NOT_FOUND];
+    SAMPLED.contains(&call) && absent.contains(&code)
+}
+
 fn register<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
     gputenancy_cluster::service::metrics::register(registry, name, help, M::default())
 }
@@ -330,7 +350,7 @@ impl Metrics {
     /// An NVML call returned.
     pub fn nvml_call(&self, call: &'static str, code: u32, took: Duration) {
         self.nvml_seconds.get_or_create(&[("call", call.into())]).observe(took.as_secs_f64());
-        if code != 0 {
+        if code != code::SUCCESS && !is_expected(call, code) {
             self.nvml_failures.get_or_create(&[("call", call.into()), ("code", code.to_string().into())]).inc();
         }
     }
@@ -483,5 +503,16 @@ mod tests {
         let text = gputenancy_cluster::service::endpoints::text(metrics.registry()).unwrap();
         assert!(text.contains(r#"gputenancy_agent_nvml_failures_total{call="nvmlGpuInstanceDestroy",code="19"} 1"#));
         assert!(!text.contains(r#"failures_total{call="nvmlDeviceGetCount_v2""#));
+    }
+
+    #[test]
+    fn what_a_board_does_not_have_is_no_failure_of_a_sample() {
+        let metrics = Metrics::default();
+        metrics.nvml_call("nvmlDeviceGetProcessUtilization", code::NOT_FOUND, Duration::from_micros(5));
+        metrics.nvml_call("nvmlDeviceGetClockInfo", code::NOT_SUPPORTED, Duration::from_micros(5));
+        metrics.nvml_call("nvmlDeviceGetClockInfo", code::GPU_IS_LOST, Duration::from_micros(5));
+        let text = gputenancy_cluster::service::endpoints::text(metrics.registry()).unwrap();
+        let failures: Vec<&str> = text.lines().filter(|line| line.contains("failures_total{")).collect();
+        assert_eq!(failures, [r#"gputenancy_agent_nvml_failures_total{call="nvmlDeviceGetClockInfo",code="15"} 1"#]);
     }
 }
