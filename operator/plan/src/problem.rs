@@ -207,7 +207,7 @@ pub enum Problem {
     },
     /// Two profiles are advertised under one resource.
     #[error(
-        "profile {profile} uses resource {resource}, which profile {by} has already: set another spec.resourceName"
+        "profile {profile} uses resource {resource}, which profile {by} has already, so that no pool offers it: set another spec.resourceName of GpuProfile {profile}"
     )]
     ResourceNameConflict {
         /// The newer profile.
@@ -216,6 +216,8 @@ pub enum Problem {
         resource: String,
         /// The older profile.
         by: ProfileName,
+        /// Pools that list the newer profile, sorted.
+        pools: Vec<PoolName>,
     },
     /// Another component owns the GPUs of a pool's node.
     #[error("node {node} has another owner of its GPUs, {by} ({sign}): nothing is changed there; {remedy}")]
@@ -315,9 +317,9 @@ impl Problem {
             | Self::ForeignPartitioner { pool, .. }
             | Self::FixedDoesNotFit { pool, .. }
             | Self::Outage { pool, .. } => pool.as_str() == name,
-            Self::NodeInTwoPools { pools, .. } | Self::Shortage { pools, .. } => {
-                pools.iter().any(|p| p.as_str() == name)
-            }
+            Self::NodeInTwoPools { pools, .. }
+            | Self::Shortage { pools, .. }
+            | Self::ResourceNameConflict { pools, .. } => pools.iter().any(|p| p.as_str() == name),
             _ => false,
         }
     }

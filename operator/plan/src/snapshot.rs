@@ -15,12 +15,16 @@ use gputenancy_crds::ids::{GpuUuid, NodeName, PodName, PoolName, ProfileName, Te
 pub struct Snapshot {
     /// The products.
     pub profiles: BTreeMap<ProfileName, Profile>,
+    /// Profiles that no pool offers, because another one has their resource.
+    pub refused: BTreeSet<ProfileName>,
     /// The supply.
     pub pools: BTreeMap<PoolName, Pool>,
     /// The demand.
     pub tenants: BTreeMap<TenantName, Tenant>,
     /// The nodes that belong to exactly one pool and have a `GpuNode`.
     pub nodes: BTreeMap<NodeName, Node>,
+    /// Nodes that belong to no pool because several select them, each with these pools, sorted.
+    pub overlaps: BTreeMap<NodeName, Vec<PoolName>>,
 }
 
 /// A product, as far as placement is concerned.

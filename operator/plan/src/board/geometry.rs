@@ -80,6 +80,19 @@ impl BoardGeometry {
         }
     }
 
+    /// Whether an instance of this MIG profile is what a shape asks for. A larger one than a request by size needs is as well; of a profile that the
+    /// board lacks nothing is known.
+    pub(crate) fn serves(&self, shape: &Shape, mig: &str) -> bool {
+        match shape {
+            Shape::Whole | Shape::Share(_) => false,
+            Shape::Slice { of, .. } => self.serves(of, mig),
+            Shape::Named(name) => name == mig,
+            Shape::AtLeast { slices, memory } => {
+                self.profile(mig).is_none_or(|p| p.slices >= *slices && p.memory >= *memory)
+            }
+        }
+    }
+
     /// Engines of the whole GPU: those of the profile that covers the whole axis; empty without such a profile.
     fn engine_limits(&self) -> &[i32] {
         let full = self.profiles.iter().filter(|p| p.size == self.memory_slices && p.slices == self.slices);

@@ -1,8 +1,11 @@
 //! Demand that is not served, and profiles that a pool lists and cannot offer.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use gputenancy_crds::{names, words::counted};
+use gputenancy_crds::{
+    names,
+    words::{are, counted},
+};
 
 use super::{
     enforcement,
@@ -84,7 +87,7 @@ fn why(
     if let Some(refused) = refused.filter(|_| pools.len() == 1) {
         return alone(refused);
     }
-    let names = pools.iter().map(PoolName::as_str).collect::<Vec<_>>().join(", ");
+    let names = titled(pools);
     let weak = pools
         .iter()
         .filter_map(|name| enforcement::too_weak(fleet.snapshot, (name, fleet.snapshot.pools.get(name)?), profile));
@@ -108,10 +111,13 @@ fn why(
     if able == 0 && !weak.is_empty() {
         return alone(weak.join("; "));
     }
+    let overlap = overlap(fleet, pools);
+    let narrow = if overlap.is_empty() { "" } else { "narrow spec.nodeSelector of one pool, or " };
     let back = if unavailable.is_empty() { "" } else { "bring back what cannot be used, or " };
     if able == 0 {
+        let have = if pools.len() == 1 { "has" } else { "have" };
         return alone(format!(
-            "pool {names} has no GPU that can be partitioned into it{away}: {back}add nodes with such boards"
+            "{names} {have} no GPU that can be partitioned into it{away}{overlap}: {narrow}{back}add nodes with such boards"
         ));
     }
     let wanted = decision.objective.total(id);
@@ -119,11 +125,39 @@ fn why(
     let or = |remedy: Option<String>| remedy.map(|remedy| format!(", or {remedy}")).unwrap_or_default();
     let (help, field) = (or(moves), or(field));
     let why = format!(
-        "{} of pool {names} can carry it{away}, with room for {usable} in addition to the other guarantees, and the guarantees of all are {wanted}: \
-         {back}add GPUs, or lower a guarantee{field}",
+        "{} of {names} can carry it{away}{overlap}, with room for {usable} in addition to the other guarantees, and the guarantees of all are {wanted}: \
+         {narrow}{back}add GPUs, or lower a guarantee{field}",
         counted(able, "GPU")
     );
     (why, help)
+}
+
+/// Pools with their word: `pool a`, or `pools a and b`.
+fn titled(pools: &[PoolName]) -> String {
+    let names: Vec<&str> = pools.iter().map(PoolName::as_str).collect();
+    match names.as_slice() {
+        [] => "no pool".to_owned(),
+        [one] => format!("pool {one}"),
+        [first @ .., last] => format!("pools {} and {last}", first.join(", ")),
+    }
+}
+
+/// Nodes that one of these pools has not because another one selects them as well, as a clause; empty: there are none.
+fn overlap(fleet: &Fleet<'_>, pools: &[PoolName]) -> String {
+    let mut nodes: BTreeMap<&[PoolName], Vec<&str>> = BTreeMap::new();
+    for (node, selecting) in &fleet.snapshot.overlaps {
+        if selecting.iter().any(|pool| pools.contains(pool)) {
+            nodes.entry(selecting.as_slice()).or_default().push(node.as_str());
+        }
+    }
+    let selected = |(selecting, nodes): (&[PoolName], Vec<&str>)| {
+        let named = nodes.iter().take(MOST_NAMED).copied().collect::<Vec<_>>().join(", ");
+        let more = nodes.len().saturating_sub(MOST_NAMED);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let word = if nodes.len() == 1 { "node" } else { "nodes" };
+        format!(", and {word} {named}{more} {} selected by {}", are(&nodes.len()), titled(selecting))
+    };
+    nodes.into_iter().map(selected).collect::<Vec<_>>().concat()
 }
 
 /// A profile that does not exist, or that no board of the pool has.
@@ -134,7 +168,9 @@ fn not_offered(
     here: &Classes<'_, '_>,
 ) -> Option<Problem> {
     let Some(found) = fleet.snapshot.profiles.get(profile) else {
-        return Some(Problem::PoolProfileNotFound { pool: pool.clone(), profile: profile.clone() });
+        // a refused profile has a problem of its own
+        let missing = !fleet.snapshot.refused.contains(profile);
+        return missing.then(|| Problem::PoolProfileNotFound { pool: pool.clone(), profile: profile.clone() });
     };
     let id = fleet.profiles.find(profile)?;
     if let Some(why) = strategy::refusal(rules, found) {

@@ -10,6 +10,7 @@ use gputenancy_crds::Layout;
 use super::{
     demand::Holding,
     devices::{self, Devices, stays},
+    former,
     options::BoardOptions,
     profiles::{ProfileId, ProfileIndex},
     replicas,
@@ -140,7 +141,10 @@ impl<'a> GpuClass<'a> {
         let base = match rule {
             Rule::Keep => base,
             _ if pool_rules.by_plugin => replicas::by_plugin(base, options),
-            _ => base.map(|layout| replicas::refreshed(layout, gpu, options)),
+            _ => base.map(|layout| {
+                let layout = former::renamed(layout, gpu, options.board, profiles);
+                replicas::refreshed(layout, gpu, options)
+            }),
         };
         let kept: Vec<_> = likeness.used.iter().map(|u| u.excess.map(|excess| profiles.len() + excess)).collect();
         let (supply, evict) =

@@ -102,6 +102,8 @@ impl<'a> DemandLedger<'a> {
         let mut devices = BTreeMap::new();
         for (profile, count) in &tenant.guarantees {
             match snapshot.profiles.get(profile) {
+                // it has a problem of its own
+                None if snapshot.refused.contains(profile) => {}
                 None => {
                     self.problems.push(Problem::ProfileNotFound { tenant: name.clone(), profile: profile.clone() });
                 }

@@ -1,12 +1,13 @@
 //! The fleet as the search needs it: demand added up, and GPUs sorted into equivalence classes.
 //!
 //! `profiles` numbers the profiles, `demand` counts guarantees and the devices that pods hold against them. `options` resolves a
-//! pool's profiles on each board. `classes` puts GPUs with equal boards, layouts and devices in use together. `replicas` follows a changed number of time-slices. `devices` knows which
-//! devices a layout has and removes.
+//! pool's profiles on each board. `classes` puts GPUs with equal boards, layouts and devices in use together. `replicas` follows a changed number of
+//! time-slices, `former` a changed shape. `devices` knows which devices a layout has and removes.
 
 mod classes;
 mod demand;
 mod devices;
+mod former;
 mod options;
 mod profiles;
 mod replicas;

@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 
+use gputenancy_crds::InstanceSpec;
+
 use crate::{
-    board::Shape,
+    board::{BoardGeometry, Shape},
     snapshot::{Profile, Snapshot},
 };
 use gputenancy_crds::ids::ProfileName;
@@ -50,5 +52,15 @@ impl<'a> ProfileIndex<'a> {
             Shape::Whole | Shape::Share(_) => mig.is_none(),
         };
         fits.then_some(id)
+    }
+
+    /// Whether an instance has the resource of a profile and not its shape, as after an edit of the profile.
+    pub fn is_former(&self, instance: &InstanceSpec, board: &BoardGeometry) -> bool {
+        let resource = instance.resource_name();
+        let profile = self.by_resource.get(resource.as_str()).and_then(|id| self.profiles.get(*id));
+        profile.is_some_and(|(_, profile)| {
+            let sliced = profile.shape.replicas().is_some();
+            sliced != instance.replicas.is_some() || !board.serves(&profile.shape, &instance.profile)
+        })
     }
 }

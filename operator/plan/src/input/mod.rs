@@ -124,14 +124,18 @@ impl Reader {
         snapshot: &mut Snapshot,
     ) -> (bool, Vec<Problem>) {
         let (Self { interner, nodes }, mut problems) = (self, Vec::new());
-        let profiles = profiles::read(&cluster.profiles, interner, &mut problems);
+        let (profiles, refused) = profiles::read(cluster, interner, &mut problems);
         let name = |p: &GpuPool| p.metadata.name.clone().unwrap_or_default().into();
         let pools = cluster.pools.iter().map(|p| (name(p), pools::read(p, &mut problems))).collect();
         let tenants = cluster.tenants.iter().map(|t| read_tenant(t, interner, &mut problems)).collect();
         let mut differs = nodes.read((cluster, members), &mut snapshot.nodes, interner, &mut problems);
+        let several = members.iter().filter(|(_, pools)| pools.len() > 1);
+        let overlaps = several.map(|(node, pools)| (node.clone(), pools.clone())).collect();
         differs |= update(&mut snapshot.profiles, profiles);
+        differs |= update(&mut snapshot.refused, refused);
         differs |= update(&mut snapshot.pools, pools);
         differs |= update(&mut snapshot.tenants, tenants);
+        differs |= update(&mut snapshot.overlaps, overlaps);
         if differs {
             interner.forget_unused();
         }

@@ -1,19 +1,19 @@
 //! Reading `GpuProfile` objects.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::{
     ComputeMode, Device, Fraction, GpuProfile, GpuProfileSpec, Interval, MAX_SLICES, MemoryText, Mig, Mps,
     ResizePolicy, SharingMode, SlicedDevice, TimeSlice, Trust, names, quantity::QuantityError, reasons,
 };
 
-use super::Interner;
+use super::{Cluster, Interner};
 use crate::{
     board::{Shape, ShareShape, ShareSize},
     problem::Problem,
     snapshot::Profile,
 };
-use gputenancy_crds::ids::ProfileName;
+use gputenancy_crds::ids::{PoolName, ProfileName};
 
 /// Extended resource of a profile: as written, or the default of NVIDIA's plugin. A MIG request by size has a resource of its own,
 /// because boards resolve it to different instances.
@@ -47,24 +47,26 @@ pub fn trust_needed(spec: &GpuProfileSpec) -> Trust {
     spec.trust.unwrap_or(if exclusive { Trust::Untrusted } else { Trust::Internal })
 }
 
-/// Reads profiles. Of two with one resource the one has it that had it before, so that an edit refuses the edited profile; else the older. Those
-/// without a time of creation are the newest.
+/// Reads profiles; the second set has those that are refused because another one has their resource. Of two with one resource the one has it that had
+/// it before, so that an edit refuses the edited profile; else the older. Those without a time of creation are the newest.
 pub(super) fn read(
-    profiles: &[&GpuProfile],
+    cluster: &Cluster<'_>,
     interner: &mut Interner,
     problems: &mut Vec<Problem>,
-) -> BTreeMap<ProfileName, Profile> {
+) -> (BTreeMap<ProfileName, Profile>, BTreeSet<ProfileName>) {
     let name = |p: &GpuProfile| p.metadata.name.clone().unwrap_or_default();
-    let mut by_age: Vec<_> = profiles.to_vec();
+    let mut by_age = cluster.profiles.clone();
     let created = |p: &GpuProfile| p.metadata.creation_timestamp.as_ref().map(|t| t.0);
     by_age.sort_by_key(|p| (!has_resource(p), created(p).is_none(), created(p), name(p)));
     let mut taken: BTreeMap<String, ProfileName> = BTreeMap::new();
-    let mut read = BTreeMap::new();
+    let (mut read, mut refused) = (BTreeMap::new(), BTreeSet::new());
     for profile in by_age {
         let name: ProfileName = interner.text(&name(profile));
         let resource = resource_name(name.as_str(), &profile.spec);
         if let Some(by) = taken.get(&resource) {
-            problems.push(Problem::ResourceNameConflict { profile: name, resource, by: by.clone() });
+            let (profile, by, pools) = (name.clone(), by.clone(), listing(cluster, &name));
+            problems.push(Problem::ResourceNameConflict { profile, resource, by, pools });
+            refused.insert(name);
             continue;
         }
         let shape = match shape(&profile.spec.device) {
@@ -78,7 +80,15 @@ pub(super) fn read(
         let products = profile.spec.products.iter().cloned().collect();
         read.insert(name, Profile { shape, products, resource, trust: trust_needed(&profile.spec) });
     }
-    read
+    (read, refused)
+}
+
+/// Pools that list a profile, sorted.
+fn listing(cluster: &Cluster<'_>, profile: &ProfileName) -> Vec<PoolName> {
+    let lists = cluster.pools.iter().filter(|pool| pool.spec.profiles.iter().any(|name| name == profile.as_str()));
+    let pools: BTreeSet<PoolName> =
+        lists.map(|pool| PoolName::from(pool.metadata.name.clone().unwrap_or_default())).collect();
+    pools.into_iter().collect()
 }
 
 /// Is the profile served under the resource that its spec asks for, by its status?

@@ -57,7 +57,29 @@ fn profile_that_exists_keeps_its_resource_from_a_new_one_with_an_earlier_name() 
     let problems: Vec<String> = read.chain(problems(&fleet.plan())).collect();
     let refused = |p: &String| p.contains("profile dup-1g uses resource") && p.contains("profile mig-1g has already");
     assert!(problems.iter().any(refused), "{problems:?}");
-    assert!(!problems.iter().any(|p| p.contains("create GpuProfile mig-1g")), "{problems:?}");
+    assert!(!problems.iter().any(|p| p.contains("create GpuProfile")), "{problems:?}");
+    let of_pool = fleet.snapshot().1.into_iter().filter(|problem| problem.concerns_pool("inference"));
+    let reasons: Vec<String> = of_pool.map(|problem| problem.reason().to_string()).collect();
+    assert_eq!(reasons, ["ResourceNameConflict"], "the pool lists the refused profile");
+}
+
+#[test]
+fn shortage_names_nodes_that_several_pools_select_and_the_remedy() {
+    let mut fleet = catalog().pool("p", &["gpu"]).pool("q", &["gpu"]).node("n", "p", &[a100()]);
+    fleet.pools[1].spec.node_selector = fleet.pools[0].spec.node_selector.clone();
+    let fleet = fleet.tenant("t", &[("gpu", 1)]);
+    let expected = "tenant t is guaranteed 1 of profile gpu and gets 0: pools p and q have no GPU that can be partitioned into it, \
+                    and node n is selected by pools p and q: narrow spec.nodeSelector of one pool, or add nodes with such boards";
+    assert_eq!(problems(&fleet.plan()), [expected]);
+
+    let fleet = fleet.pool("r", &["gpu"]).node("m", "r", &[a100()]).tenant("t", &[("gpu", 2)]);
+    let text = problems(&fleet.plan()).join(" | ");
+    let able = "1 GPU of pools p, q and r can carry it, and node n is selected by pools p and q, with room for 1 ";
+    assert!(text.contains(able) && text.contains(": narrow spec.nodeSelector of one pool, or add GPUs"), "{text}");
+
+    let mut fleet = fleet;
+    fleet.pools.remove(1);
+    assert_eq!(problems(&fleet.plan()), Vec::<String>::new(), "one pool selects the node");
 }
 
 #[test]
@@ -268,6 +290,61 @@ fn slices_of_a_former_size_and_whole_gpus_are_no_devices_of_a_single_pool() {
     fleet.pools = Fleet::default().pool("p", &["gpu"]).pools;
     let fleet = fleet.tenant("t", &[("gpu", 2)]).settle();
     assert_eq!([0, 1].map(|gpu| fleet.layout("n", gpu)), ["whole"; 2]);
+}
+
+/// One GPU with three instances of profile `sre`, without a guarantee, and then the profile asks for a larger instance under this resource.
+fn resized(resource: &str, in_use: bool) -> Fleet {
+    let fleet = Fleet::default().mig("sre", "1g.10gb").pool("p", &["sre"]).node("n", "p", &[a100()]);
+    let mut fleet = fleet.tenant("t", &[("sre", 3)]);
+    fleet.profiles[0].spec.resource_name = Some(resource.to_owned());
+    let mut fleet = fleet.settle();
+    assert_eq!(fleet.layout("n", 0), "1g.10gb@0 1g.10gb@1 1g.10gb@2");
+    if in_use {
+        fleet.start_at("t", "pod", ("n", 0, 1));
+    }
+    fleet.profiles[0].spec.device.mig = Some(Mig { profile: Some("2g.20gb".into()), ..Mig::default() });
+    fleet.tenant("t", &[])
+}
+
+#[test]
+fn idle_instances_of_a_former_shape_lose_the_resource_of_their_profile() {
+    let resources = |fleet: &Fleet| -> Vec<Option<String>> {
+        fleet.nodes[0].gpus.spec.gpus[0].instances.iter().map(|i| i.resource.clone()).collect()
+    };
+    let own = Some("gputenancy.io/sre".to_owned());
+    let mut fleet = resized("gputenancy.io/sre", true);
+    let plan = fleet.plan();
+    assert_eq!((evicted(&plan), plan.profiles["sre"].after), (Vec::new(), 0), "{:#?}", explain(&plan));
+    fleet.apply(&plan);
+    assert_eq!(fleet.layout("n", 0), "1g.10gb@0 1g.10gb@1 1g.10gb@2");
+    assert_eq!(resources(&fleet), [None, own, None], "the pod keeps its device");
+    assert_eq!(touched(&fleet.plan()), 0);
+
+    // the last one follows when its pod ends
+    let device = fleet.nodes[0].gpus.status.as_mut().unwrap().gpus[0].instances[1].device.as_mut().unwrap();
+    (device.owner, device.clients) = (None, 0);
+    let fleet = fleet.settle();
+    assert_eq!(resources(&fleet), [None::<String>, None, None]);
+    assert_eq!(touched(&fleet.plan()), 0);
+}
+
+#[test]
+fn idle_instances_of_a_former_shape_are_removed_where_their_usual_resource_is_that_of_the_profile() {
+    let fleet = resized(MIG_1G, false).settle();
+    assert_eq!(fleet.layout("n", 0), "");
+    assert_eq!(touched(&fleet.plan()), 0);
+}
+
+#[test]
+fn instances_of_a_former_size_stay_devices_of_a_profile_by_size_unless_they_are_too_small() {
+    let size = |slices| Device { mig: Some(Mig { slices: Some(slices), ..Mig::default() }), ..Device::default() };
+    let fleet = Fleet::default().profile("sre", size(2)).pool("p", &["sre"]).node("n", "p", &[a100()]);
+    let fleet = fleet.tenant("t", &[("sre", 1)]).settle();
+    assert!(fleet.layout("n", 0).starts_with("2g.20gb@"), "{}", fleet.layout("n", 0));
+    let smaller = fleet.clone().profile("sre", size(1)).plan();
+    assert_eq!((touched(&smaller), smaller.profiles["sre"].after), (0, 1));
+    let larger = fleet.profile("sre", size(3)).tenant("t", &[]).settle();
+    assert_eq!(larger.nodes[0].gpus.spec.gpus[0].instances[0].resource, None);
 }
 
 #[test]

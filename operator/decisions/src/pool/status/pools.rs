@@ -118,7 +118,9 @@ fn number(n: usize) -> i32 {
 
 fn profiles(decided: &Decided<'_>, pool: &GpuPool, sums: &PoolSums) -> Vec<PoolProfile> {
     let of = |name: &String| {
-        let profile = decided.profile(name);
+        // devices under the resource of a refused profile are those of another one
+        let read = &decided.plan.snapshot.profiles;
+        let profile = decided.profile(name).filter(|_| read.contains_key(name.as_str()));
         let count = profile.map(|p| sums.capacity(&resource_name(name, &p.spec))).unwrap_or_default();
         PoolProfile { name: name.clone(), total: count.total, allocated: count.allocated, free: count.free }
     };

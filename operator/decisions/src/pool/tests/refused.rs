@@ -46,6 +46,21 @@ fn tenant_with_one_namespace_of_its_own_keeps_its_guarantees() {
 }
 
 #[test]
+fn pool_that_lists_a_refused_profile_names_the_conflict_and_counts_no_devices_for_it() {
+    let mut fleet = settled();
+    fleet.profiles[1].spec.device = read(json!({"whole": {}}));
+    fleet.pools[0].spec.profiles.push("turns".into());
+    let decision = at(&fleet, 100, &[]);
+    let status = &decision.pools["p"];
+    assert_eq!(reason_of(&status.conditions), ("False", "ResourceNameConflict"));
+    let message = status.conditions.iter().find(|c| c.type_ == condition::READY).map(|c| c.message.as_str());
+    let expected = "profile turns uses resource nvidia.com/gpu, which profile gpu has already, so that no pool offers it: set another spec.resourceName of GpuProfile turns";
+    assert_eq!(message, Some(expected));
+    let totals: Vec<(&str, i32)> = status.profiles.iter().map(|p| (p.name.as_str(), p.total)).collect();
+    assert_eq!(totals, [("gpu", 2), ("turns", 0)]);
+}
+
+#[test]
 fn profile_that_is_edited_to_the_resource_of_another_one_is_refused_though_it_is_older() {
     let mut fleet = settled();
     let created = |seconds: i64| Some(Time(Timestamp::from_second(seconds).unwrap()));
