@@ -118,7 +118,7 @@ reasons! { CONDITIONS:
     CATALOG_NOT_WRITTEN = "CatalogNotWritten", "GpuTenant", "The catalog or a class inside the virtual cluster cannot be read or written.", "Do what the message says: usually remove a webhook, policy or finalizer inside that is in the way.";
     CATALOG_WRITTEN = "CatalogWritten", "GpuTenant", "The catalog and the classes inside the virtual cluster are as they should be.", "None.";
     CHANGE_FAILED = "ChangeFailed", "GpuPool", "A change failed and the old layout is back.", "Read the message; retried with exponential backoff, and at once when the plan has another layout: docs/changes.md.";
-    CHANGE_PLANNED = "ChangePlanned", "GpuPool", "GPUs are to be changed and have not started, or wait for a canary pod after a fault.", "Wait for the window, the limit or the canary pod that the message names.";
+    CHANGE_PLANNED = "ChangePlanned", "GpuPool, GpuTenant", "GPUs are to be changed and have not started, or wait for a canary pod after a fault.", "Wait for the window, the limit or the canary pod that the message names.";
     CHANGE_STUCK = "ChangeStuck", "GpuPool", "Neither the new nor the old layout can be reached.", "Do what the message says: usually end a process, reset the GPU or restart the node.";
     CHANGING = "Changing", "GpuPool, GpuTenant", "GPUs are being changed.", "Wait; kubectl gpu changes follows it.";
     CONTROL_PLANE_DOWN = "ControlPlaneDown", "GpuTenant", "The control plane of the virtual cluster does not become ready.", "Do what the message says; read the log of its pod.";
@@ -197,7 +197,7 @@ reasons! { CONDITIONS:
     REGISTERED = "Registered", "GpuNode", "kubelet has registered every resource.", "None.";
     RENDER_FAILED = "RenderFailed", "GpuTenant", "helm template failed for the virtual cluster.", "Do what the message says: usually correct spec.virtualCluster.values.";
     REPORTING = "Reporting", "GpuPool", "Every agent that has reported before still reports, or is silent for less than a minute.", "None.";
-    RESOURCE_NAME_CONFLICT = "ResourceNameConflict", "GpuProfile", "Another profile has this resource name.", "Change spec.resourceName of one of the two.";
+    RESOURCE_NAME_CONFLICT = "ResourceNameConflict", "GpuProfile, GpuPool", "Another profile has this resource name.", "Change spec.resourceName of one of the two.";
     RESOURCE_NAME_NOT_SUPPORTED = "ResourceNameNotSupported", "GpuPool", "The pool cannot offer a profile under its resource: NVIDIA's device plugin has another name for it, or nvidia.com/gpu and spec.strategy of the pool do not agree.", "Do what the message says: another spec.resourceName of the profile, another spec.strategy of the pool, or the profile in another pool.";
     ROLLED_OUT = "RolledOut", "GpuPool", "No node has, or waits for, anything new.", "None.";
     ROLLOUT_SOAKING = "RolloutSoaking", "GpuPool", "The first nodes serve what is new; the others follow after the soak time.", "Wait, and watch the pods on the nodes that the message names.";

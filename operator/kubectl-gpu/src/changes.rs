@@ -153,8 +153,8 @@ fn pending(objects: &Objects) -> Vec<String> {
         let status = t.status.clone().unwrap_or_default();
         let behind = unseen("GpuTenant", t.name_any(), t.metadata.generation, status.observed_generation);
         // a planned change shows in the condition of the waiting tenant before it shows on a GPU
-        let planned =
-            |c: &&Condition| c.type_ == "CapacityReady" && ["Planning", "Changing"].contains(&c.reason.as_str());
+        let waits = ["Planning", "Changing", "ChangePlanned"];
+        let planned = |c: &&Condition| c.type_ == "CapacityReady" && waits.contains(&c.reason.as_str());
         let waiting =
             status.conditions.iter().find(planned).map(|c| format!("GpuTenant {}: {}", t.name_any(), c.message));
         behind.or(waiting)

@@ -3,6 +3,7 @@
 //! A change of an object triggers the fleet's pass, tenants, or both. This is the lowest layer: it reads no decision.
 
 pub mod api_endpoints;
+mod awaited_window;
 mod json_store;
 pub mod pull;
 mod refusals;
@@ -36,6 +37,7 @@ use gputenancy_crds::projection::{
 use gputenancy_decisions::{maintenance::MaintenanceRequest, ownership::DRA_DRIVER};
 
 pub use api_endpoints::{ApiEndpoint, SlimEndpoints, SlimService};
+pub use awaited_window::AwaitedWindow;
 use json_store::JsonObject;
 pub use json_store::JsonStore;
 pub use pull::{PullCaches, SlimAccount, SlimSecret};
@@ -110,10 +112,10 @@ impl Caches {
         let api_server = Api::namespaced(client.clone(), names::API_SERVER_NAMESPACE);
         let api_server_slices = Api::namespaced(client.clone(), names::API_SERVER_NAMESPACE);
         Self {
-            profiles: custom("gpuprofiles", client, triggers),
-            pools: custom("gpupools", client, triggers),
+            profiles: custom("gpuprofiles", client, triggers.fleet()),
+            pools: custom("gpupools", client, triggers.pools()),
             tenants: tenants(client, triggers),
-            gpu_nodes: custom("gpunodes", client, triggers),
+            gpu_nodes: custom("gpunodes", client, triggers.fleet()),
             nodes: Watch::new("nodes", Api::all(client.clone()), |mut n: SlimNode| {
                 project_node(&mut n);
                 Some(n)
@@ -211,7 +213,7 @@ pub async fn serves_slices(client: &Client) -> kube::Result<bool> {
 }
 
 /// A custom resource that people write. An object that does not match its schema counts as absent and does not end the watch.
-fn custom<K>(resource: &'static str, client: &Client, triggers: &Triggers) -> Store<K>
+fn custom<K>(resource: &'static str, client: &Client, changed: impl FnMut(Change<K>) + Send + 'static) -> Store<K>
 where
     K: Resource<DynamicType = (), Scope = ClusterResourceScope>
         + Clone
@@ -230,7 +232,7 @@ where
             None
         }
     };
-    Watch::new(resource, Api::all(client.clone()), keep).start(triggers.fleet())
+    Watch::new(resource, Api::all(client.clone()), keep).start(changed)
 }
 
 fn tenants(client: &Client, triggers: &Triggers) -> reflector::Store<GpuTenant> {

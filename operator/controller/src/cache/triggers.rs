@@ -5,6 +5,9 @@ use std::sync::Arc;
 use tokio::sync::{Notify, mpsc};
 
 use gputenancy_cluster::watch::Change;
+use gputenancy_crds::GpuPool;
+
+use super::awaited_window::AwaitedWindow;
 
 /// Tenants to reconcile.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,6 +16,8 @@ pub enum Trigger {
     Tenant(String),
     /// The tenant of this namespace, or all that list it.
     Namespace(String),
+    /// The tenants with a guarantee for a profile of this pool.
+    Pool(String),
     /// All tenants.
     AllTenants,
 }
@@ -31,6 +36,18 @@ impl Triggers {
     pub fn fleet<V>(&self) -> impl FnMut(Change<V>) + Send + use<V> {
         let fleet = self.fleet.clone();
         move |_| fleet.notify_one()
+    }
+
+    /// Triggers the fleet's pass, and the tenants of a pool whose changes wait for another window than before.
+    pub fn pools(&self) -> impl FnMut(Change<GpuPool>) + Send + use<> {
+        let Self { fleet, tenants } = self.clone();
+        move |change| {
+            fleet.notify_one();
+            let window = |pool: Option<Arc<GpuPool>>| pool.and_then(|pool| AwaitedWindow::of(&pool));
+            if window(change.old) != window(change.new) {
+                drop(tenants.send(Trigger::Pool(change.key.name.into())));
+            }
+        }
     }
 
     /// Triggers the tenants that `of` names of a change.
@@ -62,7 +79,37 @@ pub fn distinct(old: Option<Trigger>, new: Option<Trigger>) -> Vec<Trigger> {
 
 #[cfg(test)]
 mod tests {
+    use gputenancy_cluster::watch::Key;
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn tenants_of_a_pool_are_triggered_when_its_changes_wait_for_another_window() {
+        let (tenants, mut received) = mpsc::unbounded_channel();
+        let triggers = Triggers { fleet: Arc::new(Notify::new()), tenants };
+        let pool = |message: &str| -> Arc<GpuPool> {
+            let pool = serde_json::from_value(json!({
+                "metadata": {"name": "p"},
+                "spec": {"nodeSelector": {"matchLabels": {"x": "y"}}, "profiles": ["small"]},
+                "status": {"pending": [{"node": "n", "gpu": 0, "message": message}]},
+            }));
+            Arc::new(pool.unwrap())
+        };
+        let mut changed = triggers.pools();
+        let mut triggered = |old: Option<&str>, new: Option<&str>| {
+            changed(Change { key: Key::new("", "p"), old: old.map(pool), new: new.map(pool) });
+            received.try_recv().ok()
+        };
+        let first = Some("Pending: nextWindow=2026-12-05T01:00:00Z");
+        let (second, other) = (Some("Pending: nextWindow=never"), Some("Pending: waiting for the agent to report"));
+        let of_pool = Some(Trigger::Pool("p".into()));
+        assert_eq!(triggered(None, first), of_pool);
+        assert_eq!(triggered(first, first), None);
+        assert_eq!(triggered(first, second), of_pool);
+        assert_eq!(triggered(second, other), of_pool);
+        assert_eq!(triggered(other, None), None);
+    }
 
     #[test]
     fn trigger_of_both_owners_is_sent_when_an_object_moves() {

@@ -33,7 +33,7 @@ use super::{
 };
 use crate::{
     apply::Writer,
-    cache::{Caches, QuotaRefusal, Trigger},
+    cache::{AwaitedWindow, Caches, QuotaRefusal, Trigger},
     metrics::Metrics,
 };
 
@@ -103,6 +103,12 @@ impl Context {
                 let listing = all().filter(|t| t.spec.namespaces.iter().any(|n| n.name == namespace));
                 listing.map(|t| ObjectRef::from_obj(&*t)).collect()
             }
+            Trigger::Pool(name) => {
+                // the profiles of a deleted pool trigger all tenants
+                let Some(pool) = self.caches.pools.get("", &name) else { return Vec::new() };
+                let served = all().filter(|t| t.spec.gpus.iter().any(|g| pool.spec.profiles.contains(&g.profile)));
+                served.map(|t| ObjectRef::from_obj(&*t)).collect()
+            }
         }
     }
 
@@ -126,6 +132,7 @@ impl Context {
         // a budget in one namespace does not move, unless it moves between profiles
         let moves = quotas.len() > 1 || tenant.spec.gpu_equivalents.is_some();
         let pods: Vec<_> = quotas.keys().filter(|_| moves).flat_map(|ns| self.caches.pods.in_namespace(ns)).collect();
+        let view = self.view.borrow().clone();
         let mut seen = Observed {
             tenant: tenant.clone(),
             managed: managed.chain(of_cluster).collect(),
@@ -144,7 +151,8 @@ impl Context {
             uncached,
             foreign_access: BTreeMap::new(),
             refused: RefusedControllers::default(),
-            view: self.view.borrow().clone(),
+            windows: self.windows(tenant, &view),
+            view,
             now: Timestamp::now(),
             namespaces,
             quotas,
@@ -186,6 +194,17 @@ impl Context {
             found.extend(known.and_then(|known| known.found).map(|all| (namespace, all)));
         }
         found
+    }
+
+    /// The windows that changes of pools with profiles of the tenant wait for, by pool.
+    fn windows(&self, tenant: &GpuTenant, view: &FleetView) -> BTreeMap<String, AwaitedWindow> {
+        let profiles = tenant.spec.gpus.iter().filter_map(|g| view.profiles.get(&g.profile));
+        let pools = profiles.flat_map(|profile| &profile.contract.pools);
+        let window = |name: &String| {
+            let pool = self.caches.pools.get("", name)?;
+            Some((name.clone(), AwaitedWindow::of(&pool)?))
+        };
+        pools.filter_map(window).collect()
     }
 
     /// Namespaces that the tenant lists, and those with its label.

@@ -28,7 +28,7 @@ use kube::ResourceExt as _;
 
 use self::{foreign_access::Access, managed::Managed, refused_controllers::RefusedControllers, versions::Written};
 use super::render::{self, namespace_defaults::Standard};
-use crate::cache::{ApiEndpoint, SlimAccount, SlimSecret, pull::Source};
+use crate::cache::{ApiEndpoint, AwaitedWindow, SlimAccount, SlimSecret, pull::Source};
 
 /// A tenant, its objects as the caches have them, and the state of the controller.
 #[derive(Clone)]
@@ -65,6 +65,8 @@ pub struct Observed {
     pub foreign_access: BTreeMap<String, Vec<Access>>,
     /// Its controllers whose pods were refused.
     pub refused: RefusedControllers,
+    /// The windows that changes of pools with its profiles wait for, by pool.
+    pub windows: BTreeMap<String, AwaitedWindow>,
     /// The fleet.
     pub view: Arc<FleetView>,
     /// The time, for deadlines and transition times.

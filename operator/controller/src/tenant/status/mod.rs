@@ -9,8 +9,9 @@ use gputenancy_crds::{
     condition::{self, ConditionUpdate, Overall, merge},
     names,
     reasons::{self, Reason},
+    words::counted,
 };
-use k8s_openapi::jiff::SignedDuration;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::{
     Amount,
@@ -200,7 +201,18 @@ fn conflict(seen: &Observed, name: &str) -> (Reason, String) {
     ))
 }
 
+/// The condition of a tenant whose namespaces are all not its own: `message` says what it therefore lacks.
+fn without_namespace(type_: &'static str, roles: &Roles, message: &str) -> Option<ConditionUpdate> {
+    let mut roles = roles.iter().map(|(_, role)| role).peekable();
+    let without = roles.peek().is_some() && roles.all(|role| role == Role::Foreign);
+    without.then(|| ConditionUpdate::no(type_, reasons::NAMESPACE_CONFLICT, message))
+}
+
 fn policy(seen: &Observed, roles: &Roles) -> ConditionUpdate {
+    let nowhere = "no grant is written for the tenant while it has no namespace of its own: see NamespacesReady";
+    if let Some(none) = without_namespace(POLICY, roles, nowhere) {
+        return none;
+    }
     for name in roles.managed() {
         if let Some(kind) = Managed::from_spec().find(|kind| desired::write(seen, *kind, name).is_some()) {
             let message = format!("namespace {name}: {kind} does not match {} yet", kind.follows());
@@ -221,6 +233,10 @@ fn policy(seen: &Observed, roles: &Roles) -> ConditionUpdate {
 }
 
 fn quota(seen: &Observed, Decided { roles, quotas, .. }: &Decided) -> ConditionUpdate {
+    let nowhere = "no quota is written for the tenant while it has no namespace of its own: see NamespacesReady";
+    if let Some(none) = without_namespace(QUOTA, roles, nowhere) {
+        return none;
+    }
     if let Some(refusal) = seen.refusals().into_iter().next() {
         return ConditionUpdate::no(QUOTA, refusal.reason, refusal.message);
     }
@@ -261,13 +277,9 @@ fn capacity(seen: &Observed, roles: &Roles, gpus: &[GpuUse]) -> ConditionUpdate 
             "the plan has not seen this generation of the tenant yet",
         );
     }
-    let mut roles = roles.iter().map(|(_, role)| role).peekable();
-    if roles.peek().is_some() && roles.all(|role| role == Role::Foreign) {
-        return ConditionUpdate::no(
-            CAPACITY,
-            reasons::NAMESPACE_CONFLICT,
-            "no device is planned for the tenant while it has no namespace of its own",
-        );
+    let nowhere = "no device is planned for the tenant while it has no namespace of its own";
+    if let Some(none) = without_namespace(CAPACITY, roles, nowhere) {
+        return none;
     }
     if let Some(refusal) = seen.refusals().into_iter().next() {
         return ConditionUpdate::no(CAPACITY, refusal.reason, refusal.message);
@@ -276,13 +288,37 @@ fn capacity(seen: &Observed, roles: &Roles, gpus: &[GpuUse]) -> ConditionUpdate 
         return ConditionUpdate::no(CAPACITY, reasons::SHORTAGE, shortage.clone());
     }
     if let Some(short) = gpus.iter().find(|g| g.available < g.budget) {
-        let message = format!(
-            "{} of {} devices of profile {} available; others are being created, or pods beyond their team's budget or outside of it hold them: kubectl gpu changes shows what a change waits for",
-            short.available, short.budget, short.profile
-        );
-        return ConditionUpdate::no(CAPACITY, reasons::CHANGING, message);
+        return incomplete(seen, short);
     }
     ConditionUpdate::yes(CAPACITY, reasons::AVAILABLE, "every guaranteed device exists")
+}
+
+/// The condition of a tenant that lacks devices of a guarantee which the plan has.
+fn incomplete(seen: &Observed, short: &GpuUse) -> ConditionUpdate {
+    let available = format!("{} of {} devices of profile {} available", short.available, short.budget, short.profile);
+    let pools = seen.view.profiles.get(&short.profile).map(|profile| &profile.contract.pools);
+    let waiting = pools.into_iter().flatten().filter_map(|pool| Some((pool, seen.windows.get(pool)?.opens)));
+    // the window that opens first
+    match waiting.min_by_key(|(_, opens)| opens.unwrap_or(Timestamp::MAX)) {
+        Some((pool, Some(opens))) => {
+            let message = format!(
+                "{available}; changes wait for the maintenance window of pool {pool} at {opens}: kubectl gpu changes shows them"
+            );
+            ConditionUpdate::no(CAPACITY, reasons::CHANGE_PLANNED, message)
+        }
+        Some((pool, None)) => {
+            let message = format!(
+                "{available}; changes wait for a maintenance window of pool {pool}, and none opens: correct spec.disruption.windows of the GpuPool"
+            );
+            ConditionUpdate::no(CAPACITY, reasons::CHANGE_PLANNED, message)
+        }
+        None => {
+            let message = format!(
+                "{available}; others are being created, or pods beyond their team's budget or outside of it hold them: kubectl gpu changes shows what a change waits for"
+            );
+            ConditionUpdate::no(CAPACITY, reasons::CHANGING, message)
+        }
+    }
 }
 
 fn overall(parts: &[ConditionUpdate], gpus: &[GpuUse], failed: Option<&str>) -> Overall {
@@ -292,7 +328,7 @@ fn overall(parts: &[ConditionUpdate], gpus: &[GpuUse], failed: Option<&str>) -> 
     let broken = |part: &&ConditionUpdate| part.status != Some(true);
     let Some(first) = parts.iter().filter(broken).min_by_key(|p| !needs_action(p.reason)) else {
         let devices: i32 = gpus.iter().map(|g| g.budget).sum();
-        return Overall::Ready { message: format!("{devices} guaranteed devices, all available") };
+        return Overall::Ready { message: format!("{}, all available", counted(devices, "guaranteed device")) };
     };
     let (reason, message) = (first.reason, first.message.clone());
     if needs_action(reason) { Overall::Stalled { reason, message } } else { Overall::Reconciling { reason, message } }
@@ -303,6 +339,7 @@ fn needs_action(reason: Reason) -> bool {
         reasons::CREATING,
         reasons::APPLYING,
         reasons::PLANNING,
+        reasons::CHANGE_PLANNED,
         reasons::CHANGING,
         reasons::NAMESPACE_TERMINATING,
         reasons::CONTROL_PLANE_STARTING,

@@ -43,6 +43,7 @@ use crate::{
     object_name::ObjectName,
 };
 
+mod capacity;
 mod deletion;
 mod earlier_access;
 mod equivalents;
@@ -126,6 +127,7 @@ fn observed(spec: &Value) -> Observed {
         uncached: BTreeSet::new(),
         foreign_access: BTreeMap::new(),
         refused: RefusedControllers::default(),
+        windows: BTreeMap::new(),
         view: Arc::new(view()),
         now: Timestamp::UNIX_EPOCH,
     }
