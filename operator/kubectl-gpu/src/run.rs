@@ -73,7 +73,7 @@ pub enum RunError {
     #[error("writing YAML: {0}")]
     Snapshot(#[from] serde_saphyr::SerializeError),
     /// The file of a snapshot cannot be written.
-    #[error("writing {}: {source}", .file.display())]
+    #[error("writing {}: {}", .file.display(), unwritten(source))]
     SnapshotFile {
         /// The file.
         file: PathBuf,
@@ -84,7 +84,7 @@ pub enum RunError {
     #[error("no ValidatingAdmissionPolicy in {0}: give what `helm template` prints for the chart")]
     NoPolicies(String),
     /// helm cannot be run.
-    #[error("running helm: {0}: install it, or give its output with --policies")]
+    #[error("running helm: {}: install it, or give its output with --policies", output::cause(.0))]
     Helm(#[source] io::Error),
     /// helm cannot render the chart.
     #[error("helm template {chart}: {}", .output.trim())]
@@ -94,6 +94,17 @@ pub enum RunError {
         /// Standard error of helm.
         output: String,
     },
+}
+
+/// Why a file is not written, with what to do, without the number of the operating system's error.
+fn unwritten(error: &io::Error) -> String {
+    let remedy = match error.kind() {
+        io::ErrorKind::NotFound => ": create its folder, or name a file in a folder that exists",
+        io::ErrorKind::IsADirectory => ": name a file",
+        io::ErrorKind::PermissionDenied => ": name a file that you may write",
+        _ => "",
+    };
+    format!("{}{remedy}", output::cause(error))
 }
 
 /// Runs a command; returns the exit code.
@@ -252,4 +263,27 @@ fn rendered(chart: &str, values: &[PathBuf]) -> Result<String, RunError> {
         return Err(RunError::Template { chart: chart.to_owned(), output: text(&output.stderr) });
     }
     Ok(text(&output.stdout))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_of_a_snapshot_that_cannot_be_written_is_named_with_the_remedy() {
+        let unwritten = |file: PathBuf| {
+            let source = fs::write(&file, "").unwrap_err();
+            RunError::SnapshotFile { file, source }.to_string()
+        };
+        let no_folder = "writing /nonexistent/x.yaml: No such file or directory: create its folder, or name a file in a folder that exists";
+        assert_eq!(unwritten("/nonexistent/x.yaml".into()), no_folder);
+        assert_eq!(unwritten("/".into()), "writing /: Is a directory: name a file");
+    }
+
+    #[test]
+    fn missing_helm_is_reported_without_the_number_of_the_error() {
+        let error = RunError::Helm(fs::read("/nonexistent/helm").unwrap_err());
+        let expected = "running helm: No such file or directory: install it, or give its output with --policies";
+        assert_eq!(error.to_string(), expected);
+    }
 }

@@ -339,12 +339,14 @@ fn message_of_an_earlier_phase_is_omitted() {
 #[test]
 fn changes_are_not_over_while_a_tenant_waits_for_capacity() {
     let mut objects = changing(ChangePhase::RolledBack, 2);
-    let waiting = json!([{"type": "CapacityReady", "status": "False", "reason": "Changing", "message": "0 of 1 devices can be had",
-        "lastTransitionTime": "2026-11-21T08:00:00Z"}]);
-    objects.tenants[0].status.as_mut().unwrap().conditions = serde_json::from_value(waiting).unwrap();
-    let list = changes(&objects, Timestamp::UNIX_EPOCH);
-    assert_eq!(list.pending, ["GpuTenant t: 0 of 1 devices can be had"]);
-    assert!(!list.is_over());
+    for reason in ["Planning", "Changing", "ChangePlanned"] {
+        let waiting = json!([{"type": "CapacityReady", "status": "False", "reason": reason, "message": "0 of 1 devices can be had",
+            "lastTransitionTime": "2026-11-21T08:00:00Z"}]);
+        objects.tenants[0].status.as_mut().unwrap().conditions = serde_json::from_value(waiting).unwrap();
+        let list = changes(&objects, Timestamp::UNIX_EPOCH);
+        assert_eq!(list.pending, ["GpuTenant t: 0 of 1 devices can be had"], "{reason}");
+        assert!(!list.is_over(), "{reason}");
+    }
 }
 
 #[test]

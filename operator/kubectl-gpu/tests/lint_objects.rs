@@ -46,6 +46,11 @@ fn lint_reports_what_the_operator_refuses_also_with_a_mistake_of_the_schema() {
     // each once, and with what to write
     for (manifest, expected) in [
         (profile("{}", support), "spec.device: write exactly one of"),
+        (profile("{mps: {}}", support), "spec.device.mps: write either replicas"),
+        (
+            pool("layout: {spare: {policy: fill, profile: a}}"),
+            "spec.layout.spare.policy: \"fill\" is none of the values Keep, Whole, Fill",
+        ),
         (profile("{mig: {profile: 1g10gb}}", support), "spec.device.mig.profile: write NVIDIA's name"),
         (
             profile("{mig: {slices: 8}}", support),

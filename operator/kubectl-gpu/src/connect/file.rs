@@ -7,6 +7,8 @@ use std::{
     path::{Path, PathBuf, absolute},
 };
 
+use crate::output::cause;
+
 /// First words of a file of this command.
 const MARK: &str = "# written by kubectl gpu connect";
 
@@ -38,7 +40,7 @@ impl Drop for Written {
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// The file cannot be used.
-    #[error("{action} {}: {source}", .path.display())]
+    #[error("{action} {}: {}", .path.display(), cause(source))]
     Io {
         /// What was done with it.
         action: &'static str,

@@ -136,13 +136,15 @@ fn broken(schema: &Value, value: &Value) -> Vec<String> {
     rules.filter(broken).map(|(_, message)| message.to_owned()).collect()
 }
 
-/// Returns whether fields and types are those of the schema, without which rules cannot be evaluated.
+/// Returns whether fields, types and listed values are those of the schema, without which rules cannot be evaluated.
 fn walk(schema: &Value, value: &Value, pointer: &str, strict: bool, mistakes: &mut Vec<(String, String)>) -> bool {
     let before = mistakes.len();
     if strict {
         mistakes.extend(structure::mistakes(schema, value, pointer));
     }
-    let mut sound = mistakes.len() == before;
+    // rules compare with the values that the schema lists
+    let known = value.as_str().is_none_or(|text| listed(schema).is_none_or(|values| values.contains(&text)));
+    let mut sound = known && mistakes.len() == before;
     match (value, schema.get("items")) {
         (Value::Array(items), Some(schema)) => {
             for (index, item) in items.iter().enumerate() {
@@ -214,6 +216,11 @@ fn number(schema: &Value, value: &Value) -> Option<String> {
     }
 }
 
+/// The values that the schema of a text lists; `None`: it has other values too.
+fn listed(schema: &Value) -> Option<Vec<&str>> {
+    Some(schema.get("enum")?.as_array()?.iter().filter_map(Value::as_str).collect())
+}
+
 fn string(schema: &Value, text: &str) -> Option<String> {
     let pattern = || {
         let pattern = schema.get("pattern")?;
@@ -230,7 +237,7 @@ fn string(schema: &Value, text: &str) -> Option<String> {
     };
     // also where a removed value is still read
     let known = || {
-        let values: Vec<&str> = schema.get("enum")?.as_array()?.iter().filter_map(Value::as_str).collect();
+        let values = listed(schema)?;
         let unknown = || format!("\"{text}\" is none of the values {}", values.join(", "));
         (!values.contains(&text)).then(unknown)
     };
@@ -333,6 +340,8 @@ mod tests {
         };
         assert_eq!(pool(json!({})), []);
         assert_eq!(pool(json!({"layout": {"spare": {"policy": "Fill", "profile": "b"}}})).len(), 1);
+        let unknown = pool(json!({"layout": {"spare": {"policy": "fill", "profile": "a"}}}));
+        assert!(unknown.len() == 1 && unknown[0].0 == "spec.layout.spare.policy", "{unknown:?}");
         let short = json!({"disruption": {"windows": [{"schedule": "0 2 * * 6", "duration": "30s"}]}});
         assert!(pool(short)[0].0.starts_with("spec.disruption.windows[0]"));
         let wrong =

@@ -1,5 +1,7 @@
 //! Fields and types: what is missing, what is not known, and what has another type than the schema says.
 
+use std::cmp::Reverse;
+
 use serde_json::Value;
 
 use super::located::token;
@@ -79,7 +81,9 @@ fn is_name(name: &str) -> bool {
 
 /// The known name that an unknown one is probably meant to be.
 pub(super) fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
-    let (edits, other) = known.iter().map(|other| (distance(name, other), other)).min()?;
+    // of two that are equally near the one that begins alike
+    let near = |other: &str| (distance(name, other), Reverse(common_prefix(name, other)));
+    let ((edits, _), other) = known.iter().map(|other| (near(other), other)).min()?;
     (edits <= 1 + name.chars().count() / 4).then_some(*other)
 }
 
@@ -94,6 +98,12 @@ fn instead(name: &str, known: &[&str]) -> String {
             format!("the fields here are {}{more}", names.join(", "))
         }
     }
+}
+
+/// Number of letters that two names begin with, without regard to case.
+fn common_prefix(one: &str, other: &str) -> usize {
+    let (one, other) = (one.to_lowercase(), other.to_lowercase());
+    one.chars().zip(other.chars()).take_while(|(letter, known)| letter == known).count()
 }
 
 /// Edit distance in letters, without regard to case.
@@ -157,6 +167,13 @@ mod tests {
             ("/spec/name", "is missing: Name of the team"),
         ];
         assert_eq!(found, expected.map(|(at, message)| (at.to_owned(), message.to_owned())));
+    }
+
+    #[test]
+    fn abbreviated_name_means_the_one_that_begins_alike() {
+        let known = ["requests.cpu", "requests.memory", "limits.cpu", "limits.memory", "pods"];
+        let meant = ["requests.mem", "limits.mem", "Limits.cp", "pod", "gold"].map(|name| nearest(name, &known));
+        assert_eq!(meant, [Some("requests.memory"), Some("limits.memory"), Some("limits.cpu"), Some("pods"), None]);
     }
 
     #[test]

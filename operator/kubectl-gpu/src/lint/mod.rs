@@ -61,8 +61,8 @@ pub fn lint(texts: &[Text], options: Options<'_>) -> LintReport {
     let mut not_checked = Vec::new();
     let mut findings = objects::check(&world, &classified.ours, &broken, &mut not_checked);
     findings.extend(refused::refused(&classified.written));
-    // one mistake has one finding
-    findings.retain(|found| !classified.errors.iter().any(|error| error.covers(found)));
+    // one mistake has one finding, also where it makes the value around it unusable
+    findings.retain(|found| !classified.errors.iter().any(|error| error.covers(found) || found.covers(error)));
     findings.extend(classified.errors.iter().cloned());
     findings.extend(workload::check(&world, &classified.others, options, &mut not_checked));
     if classified.unknown > 0 {

@@ -130,7 +130,14 @@ pub(super) fn of_pool(pool: &GpuPool) -> Vec<String> {
     let stopped = |c: &Condition| shown.iter().any(|reason| *reason == c.reason.as_str());
     let weak = |c: &Condition| reasons::ENFORCEMENT_TOO_WEAK == c.reason.as_str() && c.type_ == "EnforcementMet";
     let found = conditions.filter(|c| silent(c) || stopped(c) || weak(c) || is_not_ready(c));
-    found.map(|c| format!("pool {}: {}", pool.name_any(), c.message)).collect()
+    found.map(|c| about("pool", &pool.name_any(), &c.message)).collect()
+}
+
+/// The object and a message about it, which may begin with the object.
+fn about(kind: &str, name: &str, message: &str) -> String {
+    let object = format!("{kind} {name}");
+    let rest = message.strip_prefix(object.as_str()).and_then(|rest| rest.strip_prefix(' '));
+    format!("{object}: {}", rest.unwrap_or(message))
 }
 
 /// Is a pool not ready for another reason than a change as specified, and a node that is reported by itself?
@@ -149,7 +156,7 @@ pub(super) fn of_tenants<'a>(tenants: impl Iterator<Item = &'a GpuTenant>) -> Ve
     let stalled = |tenant: &GpuTenant| {
         let mut conditions = tenant.status.iter().flat_map(|status| &status.conditions);
         let found = conditions.find(|c| c.type_ == condition::STALLED && c.status == "True");
-        found.map(|c| format!("tenant {}: {}", tenant.name_any(), c.message))
+        found.map(|c| about("tenant", &tenant.name_any(), &c.message))
     };
     let mut found: Vec<String> = tenants.filter_map(stalled).collect();
     found.sort();
@@ -159,4 +166,23 @@ pub(super) fn of_tenants<'a>(tenants: impl Iterator<Item = &'a GpuTenant>) -> Ve
         found.push(format!("{} more wait for a person: see kubectl get gputenants", counted(more, "tenant")));
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn message_that_begins_with_its_object_names_the_object_once() {
+        let cases = [
+            ("tenant a is guaranteed 4 and gets 1", "tenant a: is guaranteed 4 and gets 1"),
+            ("over budget: pods by 1 over 3", "tenant a: over budget: pods by 1 over 3"),
+            ("tenant ab is guaranteed 4", "tenant a: tenant ab is guaranteed 4"),
+        ];
+        for (message, expected) in cases {
+            assert_eq!(about("tenant", "a", message), expected);
+        }
+        let expected = "pool p: lists profile x, which does not exist";
+        assert_eq!(about("pool", "p", "pool p lists profile x, which does not exist"), expected);
+    }
 }
