@@ -18,8 +18,8 @@ mod sampling;
 
 pub use arbitration::{Arbitration, PodCompute};
 pub use files::ShareFiles;
-pub use growth::GrowthWatch;
 pub use gputenancy_agent_core::enforcement::limit::{cordon_weak, means_of};
+pub use growth::GrowthWatch;
 pub use install::{Library, SHARES, install};
 pub use node::{NOT_INSTALLED, conflict, of_node};
 pub use other_limiter::find as other_limiter;
