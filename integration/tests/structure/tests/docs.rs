@@ -124,11 +124,11 @@ fn every_metric_is_in_the_reference() {
     let page = fs::read_to_string(root.join("docs/reference/metrics.md")).unwrap();
     let mut findings = Vec::new();
     for (program, prefix, least) in [
-        ("operator/controller", "gputenancy_operator", 9),
-        ("agent/daemon", "gputenancy_agent", 9),
-        ("operator/virtual-clusters", "gputenancy", 7),
+        ("operator/controller/src/metrics.rs", "gputenancy_operator", 9),
+        ("agent/daemon/src/metrics/mod.rs", "gputenancy_agent", 9),
+        ("operator/virtual-clusters/src/metrics.rs", "gputenancy", 7),
     ] {
-        let source = fs::read_to_string(root.join(program).join("src/metrics.rs")).unwrap();
+        let source = fs::read_to_string(root.join(program)).unwrap();
         // the name is the first text after each call
         let calls = source.split("register(").skip(1).chain(source.split("register_with_unit(").skip(1));
         let calls = calls.map(str::trim_start).filter(|call| call.starts_with("r,") || call.starts_with('"'));

@@ -4,13 +4,14 @@ use std::{fs, path::Path};
 
 use super::files::sources;
 
-const GROUPS: [&str; 9] = [
+const GROUPS: [&str; 10] = [
     "MIG change",
     "sharing modes",
     "enforcement",
     "hand-over of devices",
     "admission",
     "budget",
+    "usage",
     "liveness",
     "chart upgrade",
     "virtual clusters",

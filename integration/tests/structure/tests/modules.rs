@@ -78,7 +78,9 @@ fn cli_does_not_link_what_daemons_serve_with() {
 }
 
 fn cycles_of(files: &[(&str, &str)]) -> Vec<String> {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{:?}", std::thread::current().id()));
+    // the runner has a process for each test, and cargo test a thread
+    let name = format!("{}-{:?}", std::process::id(), std::thread::current().id());
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     for (file, text) in files {
         let file = folder.join(file);
         fs::create_dir_all(file.parent().unwrap()).unwrap();
