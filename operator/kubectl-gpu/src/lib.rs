@@ -19,7 +19,6 @@ pub mod output;
 pub mod preview;
 mod progress;
 mod records;
-mod refresh;
 pub mod render;
 pub mod run;
 pub mod snapshot;

@@ -16,7 +16,6 @@ use crate::{
     lint::{self, Options, Policies},
     output::{self, OutputError},
     preview::{self, PlanPreview, ProposeError},
-    refresh,
     render::{self, RenderError},
     snapshot,
     status::{self, Filter, FilterError},
@@ -215,7 +214,7 @@ async fn print_tenant(args: &TenantArgs, cluster: &ClusterArgs) -> Result<u8, Ru
 async fn print_top(args: &TopArgs, cluster: &ClusterArgs) -> Result<u8, RunError> {
     let (client, limit) = (cluster::client(cluster).await?, cluster.request_timeout);
     if args.watch {
-        refresh::refresh(&client, args, limit).await??;
+        follow::usage::refresh(&client, args, limit).await??;
         return Ok(0);
     }
     let (agents, not_read) = top::gather(&client, args, limit).await?;

@@ -272,6 +272,7 @@ fn status_names_a_node_of_two_pools_and_silent_agents_of_the_operator() {
     let report = all(&world);
     let found: BTreeSet<&str> = report.attention.iter().map(String::as_str).collect();
     for message in [message, stopped, weak, invalid] {
+        let message = message.strip_prefix("pool research ").unwrap_or(message);
         assert!(found.contains(format!("pool research: {message}").as_str()), "{found:?}");
     }
     assert!(

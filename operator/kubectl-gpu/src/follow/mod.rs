@@ -1,5 +1,7 @@
 //! Watches changes and prints them: a line for each update, or one refreshed table on a terminal.
 
+pub mod usage;
+
 use std::{
     io::{self, IsTerminal as _, Write as _},
     time::Duration,

@@ -68,14 +68,17 @@ pub async fn gather(client: &Client, args: &TopArgs, limit: Duration) -> Result<
     let read = |pod: Pod| async move {
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
         let text = tokio::time::timeout(limit, metrics(client, &pod)).await.unwrap_or(Err(ReadError::Timeout(limit)));
-        text.map(|text| Agent::parse(&node, &text)).map_err(|error| format!("{node}: {error}"))
+        match text {
+            Ok(text) => Ok(Agent::parse(&node, &text)),
+            Err(error) => Err((node, error)),
+        }
     };
-    let found: Vec<Result<Agent, String>> = stream::iter(pods).map(read).buffer_unordered(AT_ONCE).collect().await;
+    let found: Vec<_> = stream::iter(pods).map(read).buffer_unordered(AT_ONCE).collect().await;
     let (mut agents, mut not_read) = (Vec::new(), Vec::new());
     for agent in found {
         match agent {
             Ok(agent) => agents.push(agent),
-            Err(reason) => not_read.push(reason),
+            Err((node, error)) => not_read.push(format!("{node}: {error}")),
         }
     }
     agents.sort_by(|a, b| a.node.cmp(&b.node));
