@@ -60,11 +60,13 @@ impl Node {
         Self { sim, nvml, inventory }
     }
 
-    /// Kernels one after another, for as long as the test runs.
-    fn launch(&self, device: &str, blocks: u32) -> Program {
+    /// Kernels one after another, for as long as the test runs: many in the queue of the GPU, or each after the end of the one before, so that several
+    /// programs take turns.
+    fn launch(&self, device: &str, blocks: u32, in_turns: bool) -> Program {
         let mut program = Command::new(built::binary("cuda-work"));
         program.arg("--library").arg(built::shared("libcuda_sim.so")).args(["launch", "--iteration", "1"]);
         program.args(["--micros", "2000", "--millis", "600000", "--blocks", &blocks.to_string()]);
+        program.args(["--mode", if in_turns { "each" } else { "async" }]);
         program.env("NVSIM_STATE", self.sim.store.dir()).env("NVSIM_DEV", "all").env("CUDA_VISIBLE_DEVICES", device);
         Program(program.stdout(Stdio::null()).spawn().unwrap())
     }
@@ -131,7 +133,7 @@ async fn tiny_kernel_is_busy_but_idle_and_a_kernel_on_all_multiprocessors_is_not
     let uuids: Vec<String> = node.inventory.gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
     let devices: Vec<Device> = uuids.iter().map(|uuid| device(uuid, DeviceId::new(uuid), None, None)).collect();
     let owners: Owners = [(devices[0].id.clone(), owner("tiny")), (devices[1].id.clone(), owner("large"))].into();
-    let _programs = [node.launch(&uuids[0], 1), node.launch(&uuids[1], 1320)];
+    let _programs = [node.launch(&uuids[0], 1, false), node.launch(&uuids[1], 1320, false)];
     let busy = |pod: &'static str| {
         move |found: &GpuUse| {
             let used = found.containers[&(None, owner(pod))].utilization;
@@ -154,7 +156,7 @@ async fn containers_on_a_time_sliced_gpu_have_the_time_of_their_processes_and_th
     let devices: Vec<Device> =
         (0..3).map(|number| device(&uuid, DeviceId::share(&uuid, number), None, Some(number))).collect();
     let owners: Owners = ["a", "b", "idle"].iter().zip(&devices).map(|(pod, d)| (d.id.clone(), owner(pod))).collect();
-    let programs = [node.launch(&uuid, 1080), node.launch(&uuid, 1080), node.launch(&uuid, 1080)];
+    let programs = [node.launch(&uuid, 1080, true), node.launch(&uuid, 1080, true), node.launch(&uuid, 1080, true)];
     // the third program is of no pod
     let pids: BTreeMap<u32, DeviceOwner> =
         programs.iter().zip(["a", "b"]).map(|(program, pod)| (program.0.id(), owner(pod))).collect();
@@ -190,7 +192,7 @@ async fn instances_have_activity_from_hopper_on_and_none_before_and_none_is_not_
         };
         let devices = [of_instance(0), of_instance(1)];
         let owners: Owners = [(devices[0].id.clone(), owner("busy")), (devices[1].id.clone(), owner("idle"))].into();
-        let program = node.launch(devices[0].id.as_str(), 1320);
+        let program = node.launch(devices[0].id.as_str(), 1320, false);
         let pid = program.0.id();
         let origin = |found: u32| (found == pid).then(|| owner("busy"));
         let places = [0, 1].map(|at: usize| Some(gpu.instances[at].gi));
