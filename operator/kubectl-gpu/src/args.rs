@@ -212,6 +212,9 @@ pub struct TenantArgs {
 /// Flags of `top`.
 #[derive(ClapArgs, Debug, Clone, Default)]
 pub struct TopArgs {
+    /// Namespace of the chart, where the agents run. Pods of other namespaces are not read, whichever labels they have.
+    #[arg(long, value_name = "NAMESPACE", default_value = "gputenancy-system")]
+    pub agent_namespace: String,
     /// Only pods of this tenant.
     #[arg(long, value_name = "NAME")]
     pub tenant: Option<String>,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::{
-    style::{YELLOW, heading, styled, wrapped},
+    style::{YELLOW, heading, printable, styled, wrapped},
     table::wide,
 };
 use crate::top::{DeviceUse, PodUse, TopReport};
@@ -53,7 +53,8 @@ pub fn top(found: &TopReport, trends: Option<&BTreeMap<[String; 5], VecDeque<Opt
         heading(&mut text, "Nodes that were not read");
         found.not_read.iter().for_each(|node| wrapped(&mut text, 2, "- ", node));
     }
-    text
+    // also of `--watch`, which writes to the terminal itself
+    printable(&text)
 }
 
 fn or_dash(text: &str) -> String {

@@ -24,11 +24,18 @@ const MOST: u64 = 16 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum TopError {
     /// The pods cannot be listed.
-    #[error("listing the agents' pods ({SELECTOR}): {}; needs list of pods and create of pods/portforward in the chart's namespace", sentence(.0))]
+    #[error("listing the agents' pods ({SELECTOR}): {}; needs list of pods and create of pods/portforward in the chart's namespace (--agent-namespace)", sentence(.0))]
     List(#[source] Box<kube::Error>),
     /// There is none.
-    #[error("no agent runs{}: is the chart installed, and does a node match agent.nodeSelectors?", .0.as_ref().map(|node| format!(" on node {node}")).unwrap_or_default())]
-    NoAgent(Option<String>),
+    #[error(
+        "no agent runs in namespace {namespace}{on}: name the chart's namespace with --agent-namespace, or see that the chart is installed and a node matches agent.nodeSelectors"
+    )]
+    NoAgent {
+        /// Where it was looked for.
+        namespace: String,
+        /// The node, with a preposition; empty for all.
+        on: String,
+    },
     /// None could be read.
     #[error("no agent could be read: {0}")]
     Unreadable(String),
@@ -54,8 +61,10 @@ enum ReadError {
 /// # Errors
 /// When no agent can be listed or read.
 pub async fn gather(client: &Client, args: &TopArgs, limit: Duration) -> Result<(Vec<Agent>, Vec<String>), TopError> {
-    let all: Api<Pod> = Api::all(client.clone());
-    let pods = all.list(&ListParams::default().labels(SELECTOR)).await.map_err(|error| TopError::List(error.into()))?;
+    // a pod of a team with the agents' label in another namespace is none
+    let agents: Api<Pod> = Api::namespaced(client.clone(), &args.agent_namespace);
+    let pods =
+        agents.list(&ListParams::default().labels(SELECTOR)).await.map_err(|error| TopError::List(error.into()))?;
     let on_node = |pod: &Pod| {
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
         let running = pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running");
@@ -63,7 +72,8 @@ pub async fn gather(client: &Client, args: &TopArgs, limit: Duration) -> Result<
     };
     let pods: Vec<Pod> = pods.items.into_iter().filter(on_node).collect();
     if pods.is_empty() {
-        return Err(TopError::NoAgent(args.node.clone()));
+        let on = args.node.as_ref().map(|node| format!(" on node {node}")).unwrap_or_default();
+        return Err(TopError::NoAgent { namespace: args.agent_namespace.clone(), on });
     }
     let read = |pod: Pod| async move {
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();

@@ -172,7 +172,7 @@ fn note(used: &DeviceUse) -> Option<String> {
     Some(note.to_owned())
 }
 
-/// Containers with processes on a GPU of which they have no device, such as of a pod that is half dead.
+/// Containers with processes on a GPU without a device of it, such as those of a pod that did not end completely.
 fn unallocated(agent: &Agent) -> Vec<(DeviceUse, String, String)> {
     let has = |processes: &Sample| {
         agent.of("gputenancy_allocation_info").any(|allocation| {
