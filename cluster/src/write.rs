@@ -190,7 +190,8 @@ pub enum Evicted {
     Refused(String),
 }
 
-/// Evicts one pod by the eviction API, if it has this uid. A refusal by the admission policy of this name is one for now.
+/// Evicts one pod by the eviction API, if it has this uid. A refusal by the admission policy of this name is one for now. A pod that is too large for the
+/// time of its deletion loses the record of its writers first.
 ///
 /// # Errors
 /// Any answer of the API server that is neither.
@@ -205,10 +206,11 @@ pub async fn evict(pods: &Api<Pod>, (namespace, name): (&str, &str), uid: &str, 
     };
     let mut answer = attempt().await;
     if answer.as_ref().is_err_and(is_too_large) {
-        // the time of the deletion does not fit any more into what etcd holds of one object; what is recorded of its writers is of no use to its end
+        // the time of the deletion does not fit any more into what etcd holds of one object; the record of its writers is not needed for its deletion
         let fields = json!({"metadata": {"uid": uid, "managedFields": [{}]}});
-        pods.patch_metadata(name, &PatchParams::default(), &Patch::Merge(fields)).await?;
-        answer = attempt().await;
+        if pods.patch_metadata(name, &PatchParams::default(), &Patch::Merge(fields)).await.is_ok() {
+            answer = attempt().await;
+        }
     }
     match answer {
         Ok(_) => Ok(Evicted::Accepted),
@@ -240,6 +242,8 @@ fn is_too_large(error: &kube::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use k8s_openapi::api::core::v1::ConfigMap;
 
     use super::*;
@@ -281,11 +285,22 @@ mod tests {
 
     #[tokio::test]
     async fn pod_of_the_largest_size_gets_room_for_its_deletion_and_is_evicted() {
-        let server = MockServer::new(|request: &Request| match request.line().split(' ').next() {
-            Some("PATCH") => Answer::from(json!({"metadata": {"name": "a"}})),
-            _ => Answer::failure(500, "InternalError", "etcdserver: request is too large"),
-        });
+        let padded = |has_room_after: bool| {
+            let patched = AtomicBool::new(false);
+            MockServer::new(move |request: &Request| match request.line().split(' ').next() {
+                Some("PATCH") => {
+                    patched.store(true, Ordering::SeqCst);
+                    Answer::from(json!({"metadata": {"name": "a"}}))
+                }
+                _ if has_room_after && patched.load(Ordering::SeqCst) => Answer::success(),
+                _ => Answer::failure(500, "InternalError", "etcdserver: request is too large"),
+            })
+        };
+        let server = padded(true);
         let pods = Api::<Pod>::namespaced(server.client(), "team");
+        assert_eq!(evict(&pods, ("team", "a"), "u", "the-policy").await.unwrap(), Evicted::Accepted);
+        let again = padded(false);
+        let pods = Api::<Pod>::namespaced(again.client(), "team");
         let refused = evict(&pods, ("team", "a"), "u", "the-policy").await.unwrap();
         assert!(matches!(&refused, Evicted::Refused(message) if message.contains("kubectl annotate")), "{refused:?}");
         let requests = server.take();
