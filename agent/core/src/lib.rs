@@ -3,7 +3,7 @@
 //! [`gpu`] and [`nvml`] are what NVML reports, [`device`] what the agent makes of it and how kubelet uses that. [`partition`] decides the next
 //! operation on a GPU and which devices it has, [`kubelet`] the Node's allocatable, [`enforcement`] the limit of a share, [`audit`] what
 //! follows from its use, [`attribution`] the container of each process, [`pods_past_grace`] when what outlives its pod is stopped, [`forbidden_variables`]
-//! which variables are forbidden, [`warm_up`] when an empty answer is believed, and [`usage`] what devices do and for whom.
+//! which variables are forbidden, [`warm_up`] when an empty answer is believed, and [`usage`] how busy devices are, by container and tenant.
 
 pub mod attribution;
 pub mod audit;

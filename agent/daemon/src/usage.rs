@@ -85,7 +85,7 @@ impl Sampler {
         }
     }
 
-    /// The devices that kubelet knows, whoever advertises them, their owners, and the GPUs.
+    /// The devices that kubelet knows, from any device plugin, their owners, and the GPUs.
     fn devices(&self) -> (Vec<Device>, Owners, Inventory) {
         let (view, kubelet) = (self.view.borrow(), self.kubelet.borrow());
         let inventory = self.state.borrow().inventory.clone().unwrap_or_default();

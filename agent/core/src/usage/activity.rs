@@ -67,8 +67,8 @@ impl Activity {
         }
     }
 
-    /// A kernel runs nearly all the time, and nearly all multiprocessors have nothing to do: the device looks busy and is not. Above 85 percent and
-    /// below 2 percent, of which the latter is a seventh of one of the seven slices of a GPU.
+    /// A kernel runs nearly all the time, and nearly all multiprocessors are idle: the device looks busy and is not. Utilization is above 85 percent, and
+    /// SM activity at most 2 percent, which is less than 3 of the 132 multiprocessors of an H100.
     pub fn is_busy_but_idle(&self) -> bool {
         let above = |figure: Option<Figure>, limit: f64| figure.is_some_and(|figure| figure.value > limit);
         above(self.utilization, 0.85) && self.sm.is_some() && !above(self.sm, 0.02)

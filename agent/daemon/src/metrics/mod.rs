@@ -70,7 +70,7 @@ pub struct Metrics {
     share_delay: Series<6, f64, AtomicU64>,
     share_suspended: Series<6>,
     bypasses: Counter,
-    /// What GPUs do, and for whom.
+    /// Usage of GPUs by container and tenant.
     pub usage: UsageMetrics,
 }
 
