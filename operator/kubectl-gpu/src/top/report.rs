@@ -165,7 +165,8 @@ fn processes(agent: &Agent, of: &Sample) -> u64 {
 fn note(used: &DeviceUse) -> Option<String> {
     let note = match (used.utilization, used.sm_active) {
         (Some(utilization), Some(sm)) if utilization > BUSY && sm < IDLE => "busy but idle: small kernels",
-        _ if used.processes == 0 => "no process",
+        // a sample of utilization may come before the first scan that finds the process
+        (utilization, _) if used.processes == 0 && utilization.is_none_or(|part| part <= 0.0) => "no process",
         (None, _) => "no source of utilization",
         _ => return None,
     };

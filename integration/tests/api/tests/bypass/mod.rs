@@ -55,7 +55,8 @@ pub(crate) fn collection(object: &Value) -> String {
     format!("{root}/namespaces/t/{}{plural}", kind.to_lowercase())
 }
 
-async fn operators(world: &World, count: usize) -> Result<()> {
+/// Scales the operator, and waits until so many run.
+pub(crate) async fn operators(world: &World, count: usize) -> Result<()> {
     let replicas = format!("--replicas={count}");
     world.kubectl(&["scale", "-n", product::NAMESPACE, "deployment/gputenancy-operator", &replicas]).await?;
     let pods = Api::<Pod>::namespaced(world.client.clone(), product::NAMESPACE);
