@@ -15,11 +15,17 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
-use prometheus_client::{encoding::text::encode, registry::Registry};
+use prometheus_client::{
+    encoding::text::{encode, encode_eof, encode_registry},
+    registry::Registry,
+};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+use super::process;
+
+/// Content type of the metrics.
+pub const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The state of a program that its endpoints report.
 pub trait Probes: Send + Sync + 'static {
@@ -72,8 +78,17 @@ fn status(outcome: Result<(), impl Display>) -> (StatusCode, String) {
     }
 }
 
+/// The program's metrics, and those of its process.
+fn all(registry: &Registry) -> Result<String, fmt::Error> {
+    let mut text = String::new();
+    encode_registry(&mut text, registry)?;
+    encode_registry(&mut text, &process::registry())?;
+    encode_eof(&mut text)?;
+    Ok(text)
+}
+
 fn metrics(registry: &Registry) -> Response {
-    match text(registry) {
+    match all(registry) {
         Ok(text) => ([(CONTENT_TYPE, OPENMETRICS)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
@@ -116,7 +131,8 @@ mod tests {
         let (status, content_type, body) = request("/metrics").await;
         assert_eq!(status, StatusCode::OK);
         assert_eq!(content_type, "application/openmetrics-text; version=1.0.0; charset=utf-8");
-        assert_eq!(body, "# HELP writes Writes.\n# TYPE writes counter\nwrites_total 0\n# EOF\n");
+        assert!(body.starts_with("# HELP writes Writes.\n# TYPE writes counter\nwrites_total 0\n"), "{body}");
+        assert!(body.contains("\nprocess_cpu_seconds_total ") && body.ends_with("\n# EOF\n"), "{body}");
     }
 
     #[tokio::test]

@@ -3,22 +3,23 @@
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
-use gputenancy_cluster::error::sentence;
+use gputenancy_cluster::{
+    agent_metrics::{self, Agent},
+    error::sentence,
+};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, ResourceExt as _, api::ListParams};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::series::Agent;
 use crate::args::TopArgs;
 
 /// Label of the agents' pods.
 const SELECTOR: &str = "app.kubernetes.io/name=gputenancy-agent";
 /// Name of the port of their metrics.
 const PORT: &str = "http";
-/// Agents that are read at once.
-const AT_ONCE: usize = 32;
 /// Most bytes of an answer: 60,000 series.
 const MOST: u64 = 16 << 20;
+/// Agents that are read at once.
+const AT_ONCE: usize = 32;
 
 /// Why nothing can be shown.
 #[derive(Debug, thiserror::Error)]
@@ -48,10 +49,8 @@ enum ReadError {
     Forward(#[from] kube::Error),
     #[error("its port is not forwarded")]
     NoStream,
-    #[error("{0}")]
-    Io(#[from] std::io::Error),
-    #[error("it answers: {0}")]
-    Status(String),
+    #[error(transparent)]
+    Read(#[from] agent_metrics::ReadError),
     #[error("no answer within {} s", .0.as_secs())]
     Timeout(Duration),
 }
@@ -104,18 +103,8 @@ async fn metrics(client: &Client, pod: &Pod) -> Result<String, ReadError> {
     let port = port(pod);
     let api: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
     let mut forwarded = api.portforward(&pod.name_any(), &[port]).await?;
-    let mut stream = forwarded.take_stream(port).ok_or(ReadError::NoStream)?;
-    // with version 1.0 the answer has no chunks, and ends with the connection
-    stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: agent\r\n\r\n").await?;
-    let mut answer = Vec::new();
-    stream.take(MOST).read_to_end(&mut answer).await?;
-    let answer = String::from_utf8_lossy(&answer);
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-    let status = head.lines().next().unwrap_or_default();
-    match status.split_whitespace().nth(1) {
-        Some("200") => Ok(body.to_owned()),
-        _ => Err(ReadError::Status(status.chars().take(80).collect())),
-    }
+    let stream = forwarded.take_stream(port).ok_or(ReadError::NoStream)?;
+    Ok(agent_metrics::read(stream, MOST).await?)
 }
 
 /// The port of the metrics; that of the chart's default if the pod names none.
@@ -123,5 +112,5 @@ fn port(pod: &Pod) -> u16 {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let mut ports = containers.flat_map(|container| container.ports.iter().flatten());
     let named = ports.find(|port| port.name.as_deref() == Some(PORT));
-    named.and_then(|port| u16::try_from(port.container_port).ok()).unwrap_or(9410)
+    named.and_then(|port| u16::try_from(port.container_port).ok()).unwrap_or(agent_metrics::PORT)
 }

@@ -1,11 +1,10 @@
 //! What pods do on their devices: `kubectl gpu top`.
 //!
-//! [`gather`] reads the metrics of the agents, [`series`] parses them, and [`report`] joins them by device and container.
+//! [`gather`] reads the metrics of the agents, and [`report`] joins them by device and container.
 
 mod gather;
 mod report;
-mod series;
 
 pub use gather::{TopError, gather};
+pub use gputenancy_cluster::agent_metrics::{Agent, Sample};
 pub use report::{DeviceUse, PodUse, TopReport, report};
-pub use series::{Agent, Sample};

@@ -4,8 +4,8 @@ use std::{cmp::Reverse, collections::BTreeMap};
 
 use serde::Serialize;
 
-use super::series::{Agent, Sample};
 use crate::args::{Sort, TopArgs};
+use gputenancy_cluster::agent_metrics::{Agent, Sample};
 
 /// What pods do on their devices.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -163,10 +163,11 @@ fn processes(agent: &Agent, of: &Sample) -> u64 {
 }
 
 fn note(used: &DeviceUse) -> Option<String> {
+    let above = |value: Option<f64>| value.is_some_and(|value| value > 0.0);
     let note = match (used.utilization, used.sm_active) {
         (Some(utilization), Some(sm)) if utilization > BUSY && sm < IDLE => "busy but idle: small kernels",
-        // a sample of utilization may come before the first scan that finds the process
-        (utilization, _) if used.processes == 0 && utilization.is_none_or(|part| part <= 0.0) => "no process",
+        // a sample of utilization or memory may come before the first scan that finds the process
+        (utilization, _) if used.processes == 0 && !above(utilization) && !above(used.memory_used) => "no process",
         (None, _) => "no source of utilization",
         _ => return None,
     };

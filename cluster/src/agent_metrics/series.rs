@@ -1,6 +1,9 @@
 //! Prometheus' text format, as far as the agents use it: gauges and counters, a line each.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    fmt::{self, Write as _},
+};
 
 /// The metrics of one agent.
 #[derive(Clone, Debug, Default)]
@@ -42,8 +45,29 @@ impl Sample {
     }
 }
 
-/// `name{label="value",…} number`.
-fn sample(line: &str) -> Option<Sample> {
+impl fmt::Display for Sample {
+    /// A line of the text format, without its end.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, labels, value } = self;
+        f.write_str(name)?;
+        for (at, (label, text)) in labels.iter().enumerate() {
+            write!(f, "{}{label}=\"", if at == 0 { '{' } else { ',' })?;
+            for character in text.chars() {
+                match character {
+                    '\\' => f.write_str("\\\\")?,
+                    '"' => f.write_str("\\\"")?,
+                    '\n' => f.write_str("\\n")?,
+                    other => f.write_char(other)?,
+                }
+            }
+            f.write_char('"')?;
+        }
+        write!(f, "{} {value}", if labels.is_empty() { "" } else { "}" })
+    }
+}
+
+/// Reads a line `name{label="value",…} number`; `None`: it is none.
+pub fn sample(line: &str) -> Option<Sample> {
     let end = line.find(['{', ' '])?;
     let (name, mut rest) = line.split_at(end);
     let mut labels = BTreeMap::new();
@@ -95,6 +119,8 @@ mod tests {
             names,
             [("gputenancy_x", 0.5), ("gputenancy_usage_sample_seconds_count", 3.0), ("gputenancy_y", 1000.0)]
         );
+        let written: Vec<String> = agent.samples.iter().map(ToString::to_string).collect();
+        assert_eq!(Agent::parse("n", &written.join("\n")).samples, agent.samples);
         assert_eq!((agent.samples[0].label("pod"), agent.samples[0].label("none")), ("a\"b,c}\\", ""));
     }
 }
