@@ -7,6 +7,7 @@ pub const LEASE: &str = "gputenancy-operator";
 
 /// Namespaces and names of the operator's own objects, and features that need rights of their own.
 #[derive(Args, Debug, Clone)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 pub struct Locations {
     /// Namespace of the lease.
     #[arg(long, env = "POD_NAMESPACE", default_value = "gputenancy-system")]
@@ -32,6 +33,10 @@ pub struct Locations {
     /// operator needs no right on these kinds.
     #[arg(long, env = "OWNERS_READ_TENANT", default_value_t = true, action = ArgAction::Set)]
     pub owners_read_tenant: bool,
+    /// Serve the metrics of a tenant over HTTPS to clients that may read its `GpuTenant`; false: the operator needs no right to review tokens and
+    /// access.
+    #[arg(long, env = "USAGE_ENDPOINT", default_value_t = false, action = ArgAction::Set)]
+    pub usage_endpoint: bool,
     /// Tenants may have virtual clusters: in the namespace of such a tenant the operator binds the rights of their controller.
     #[arg(long, env = "VIRTUAL_CLUSTERS", default_value_t = false, action = ArgAction::Set)]
     pub virtual_clusters: bool,

@@ -93,6 +93,12 @@ const OWNERS_READ_TENANT: &[Line] = &[
     Line::new(KEPT, "rbac.authorization.k8s.io", "clusterroles", READING),
     Line::new(KEPT, "rbac.authorization.k8s.io", "clusterrolebindings", READING),
 ];
+/// What is needed with `--usage-endpoint`: the user of a token, and this user's right to read the `GpuTenant`.
+const USAGE_ENDPOINT: &[Line] = &[
+    Line::new(&["create"], "authentication.k8s.io", "tokenreviews", READING_USAGE).only_for("the usage endpoint"),
+    Line::new(&["create"], "authorization.k8s.io", "subjectaccessreviews", READING_USAGE)
+        .only_for("the usage endpoint"),
+];
 /// What is needed with `--virtual-clusters`: the rights of their controller are in the namespaces of tenants that have one, and nowhere else.
 const VIRTUAL_CLUSTERS: &[Line] = &[Line::new(
     &["bind"],
@@ -102,6 +108,7 @@ const VIRTUAL_CLUSTERS: &[Line] = &[Line::new(
 )
 .named(names::VIRTUAL_CLUSTER_ROLE)];
 const READING: &str = "owners and viewers who read their GpuTenant";
+const READING_USAGE: &str = "teams that read their own usage";
 const WAKING: &str = "waking a controller when there is headroom for its pods";
 const REFUSED: &str = "controllers that a quota has refused";
 
@@ -139,6 +146,9 @@ pub fn rights(locations: &Locations) -> Vec<Right> {
     if locations.owners_read_tenant {
         rights.extend(table::rights(OWNERS_READ_TENANT, &setting));
     }
+    if locations.usage_endpoint {
+        rights.extend(table::rights(USAGE_ENDPOINT, &setting));
+    }
     if locations.virtual_clusters {
         rights.extend(table::rights(VIRTUAL_CLUSTERS, &setting));
     }
@@ -165,6 +175,7 @@ mod tests {
             pull_secrets: Vec::new(),
             wake_controllers: true,
             owners_read_tenant: true,
+            usage_endpoint: false,
             virtual_clusters: false,
             agent_selector: String::new(),
         }
@@ -185,7 +196,8 @@ mod tests {
 
     #[test]
     fn no_right_is_named_twice_and_none_is_a_wildcard() {
-        let all = rights(&Locations { pull_secrets: vec!["registry".into(), "mirror".into()], ..locations() });
+        let pull_secrets = vec!["registry".into(), "mirror".into()];
+        let all = rights(&Locations { pull_secrets, usage_endpoint: true, virtual_clusters: true, ..locations() });
         let mut said: Vec<String> = all.iter().map(ToString::to_string).collect();
         assert!(said.iter().all(|right| !right.contains('*')), "{said:?}");
         said.sort();
@@ -209,6 +221,18 @@ mod tests {
             let all = rights(&Locations { owners_read_tenant, ..locations() });
             let on_roles = all.iter().filter(|r| r.resource.starts_with("clusterrole") && r.verb != "bind").count();
             assert_eq!(on_roles, if owners_read_tenant { 8 } else { 0 });
+        }
+    }
+
+    #[test]
+    fn tokens_and_access_are_reviewed_only_with_usage_endpoint() {
+        for usage_endpoint in [true, false] {
+            let all = rights(&Locations { usage_endpoint, ..locations() });
+            let reviews = all.iter().filter(|r| r.resource.ends_with("reviews"));
+            let shown: Vec<String> = reviews.map(ToString::to_string).collect();
+            let expected =
+                ["create tokenreviews.authentication.k8s.io", "create subjectaccessreviews.authorization.k8s.io"];
+            assert_eq!(shown, if usage_endpoint { &expected[..] } else { &[] });
         }
     }
 

@@ -36,6 +36,9 @@ pub struct SlimAgentPodStatus {
     /// `Ready` only.
     #[serde(default)]
     pub conditions: Vec<SlimCondition>,
+    /// Its address, from which its metrics are read.
+    #[serde(default, rename = "podIP")]
+    pub pod_ip: Option<String>,
 }
 
 /// As [`strip_metadata`]; without labels, annotations and owners, and of the conditions only `Ready`.

@@ -156,6 +156,7 @@ seccompProfile: {type: RuntimeDefault}
 {{- end }}
 - {name: WAKE_CONTROLLERS, value: {{ .Values.budget.wakeControllers | quote }}}
 - {name: OWNERS_READ_TENANT, value: {{ include "gputenancy.ownersReadTenant" . | default "false" | quote }}}
+- {name: USAGE_ENDPOINT, value: {{ .Values.usageEndpoint.enabled | quote }}}
 - {name: AGENT_SELECTOR, value: {{ include "gputenancy.selector" (merge (dict "component" "agent") .) | replace ": " "=" | replace "\n" "," | quote }}}
 - {name: VIRTUAL_CLUSTERS, value: {{ .Values.virtualClusters.enabled | quote }}}
 {{- with .Values.tenants.imagePullSecrets }}

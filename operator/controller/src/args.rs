@@ -5,7 +5,7 @@ use std::{net::SocketAddr, time::Duration};
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use gputenancy_cluster::{rights::operator::Locations, service::logging::LogArgs};
 
-use crate::{pool::Tolerated, tenant::Standard};
+use crate::{pool::Tolerated, tenant::Standard, usage_endpoint::UsageArgs};
 
 /// Tenants, profiles and pools of NVIDIA GPUs on Kubernetes: the controller.
 #[derive(Parser, Debug, Clone)]
@@ -58,6 +58,9 @@ pub struct RunArgs {
     /// Labels, `key=value`, of tenants that have metrics of their own in a cluster with more than a thousand tenants, besides those that need attention.
     #[arg(long, env = "METRICS_TENANT_LABELS", value_delimiter = ',', value_parser = label)]
     pub metrics_tenant_labels: Vec<(String, String)>,
+    /// Flags of the endpoint for teams.
+    #[command(flatten)]
+    pub usage: UsageArgs,
     /// Flags of the log.
     #[command(flatten)]
     pub log: LogArgs,

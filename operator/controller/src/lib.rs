@@ -13,3 +13,4 @@ pub mod rights;
 pub mod run;
 mod status_metrics;
 pub mod tenant;
+mod usage_endpoint;

@@ -135,9 +135,8 @@ impl Metrics {
         let label = [("controller", controller.into())];
         self.reconciles.get_or_create(&label).inc();
         self.seconds.get_or_create(&label).observe(seconds);
-        if failed {
-            self.errors.get_or_create(&label).inc();
-        }
+        // from 0 on, so that the first failure is a rate
+        self.errors.get_or_create(&label).inc_by(u64::from(failed));
     }
 
     /// Counts GPUs by phase of their change.

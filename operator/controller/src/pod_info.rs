@@ -9,7 +9,7 @@ use std::{
 
 use gputenancy_crds::{
     names::is_gpu_resource,
-    projection::{SlimPod, queue, tenant_label},
+    projection::{SlimPod, queue},
     virtual_pod::{HostPod, Origin, attribute},
 };
 use kube::ResourceExt as _;
@@ -45,11 +45,7 @@ impl Collector for PodInfo {
         let Some(caches) = self.0.get() else { return Ok(()) };
         for tenant in caches.tenants.state() {
             let (name, has_one) = (tenant.name_any(), tenant.spec.virtual_cluster.is_some());
-            for namespace in caches.namespaces.names_of_tenant(&name) {
-                let owned = caches.namespaces.get("", &namespace);
-                if owned.is_none_or(|ns| tenant_label(&*ns) != Some(&name)) {
-                    continue;
-                }
+            for namespace in caches.namespaces_of(&name) {
                 for pod in caches.pods.in_namespace(&namespace).iter().filter(|pod| requests_gpu(pod)) {
                     let labels = labels(&name, has_one.then_some(&*name), pod);
                     ConstGauge::new(1_i64).encode(metric.encode_family(&labels)?)?;
@@ -60,7 +56,8 @@ impl Collector for PodInfo {
     }
 }
 
-fn requests_gpu(pod: &SlimPod) -> bool {
+/// A pod that has not ended and requests a GPU.
+pub fn requests_gpu(pod: &SlimPod) -> bool {
     let ended = ["Succeeded", "Failed"].contains(&pod.status.phase.as_str());
     let containers = pod.spec.containers.iter().chain(&pod.spec.init_containers);
     !ended && containers.flat_map(|c| c.resources.requests.keys()).any(|resource| is_gpu_resource(resource))

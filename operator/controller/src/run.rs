@@ -27,6 +27,7 @@ use crate::{
     health::{Health, Readiness},
     metrics::Metrics,
     pool, release, rights, tenant,
+    usage_endpoint::{Server, UsageError},
 };
 
 /// Why the program ends.
@@ -41,6 +42,9 @@ pub enum RunError {
     /// Health and metrics cannot be served.
     #[error(transparent)]
     Serve(#[from] endpoints::Error),
+    /// Teams cannot be served.
+    #[error(transparent)]
+    Usage(#[from] UsageError),
     /// The lease is lost.
     #[error(transparent)]
     Lease(#[from] LeaseError),
@@ -126,7 +130,7 @@ impl Controllers {
 async fn operate(args: RunArgs) -> Result<(), RunError> {
     args.log.init()?;
     let (config, refused) = (config().await?, Arc::new(Notify::new()));
-    let rights_client = plain(config.clone())?;
+    let (rights_client, usage_config) = (plain(config.clone())?, config.clone());
     let client =
         gputenancy_cluster::rights::client(config, refused.clone()).map_err(|e| RunError::Config(sentence(&e)))?;
     let (metrics, readiness, stop) = (Arc::new(Metrics::default()), Readiness::default(), CancellationToken::new());
@@ -134,12 +138,18 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
     shutdown::on_signal(stop.clone())?;
     let health = Health { readiness: readiness.clone(), metrics: metrics.clone() };
     let served = tokio::spawn(endpoints::serve(args.listen, health, stop.clone()));
-    let locations = args.locations.clone();
-    let rights = tokio::spawn(rights::keep(rights_client, locations, refused, readiness.clone(), metrics.clone()));
+    let locations = &args.locations;
+    let rights =
+        tokio::spawn(rights::keep(rights_client, locations.clone(), refused, readiness.clone(), metrics.clone()));
 
+    let usage = Server::bind(&args.usage, &locations.namespace)?;
     let Some(mut replica) = fill_caches(client, &args, &readiness, metrics.clone(), stop.clone()).await else {
         return Ok(());
     };
+    // also while another replica leads
+    if let Some(usage) = usage {
+        usage.start(usage_config, replica.caches.clone(), stop.clone())?;
+    }
     let identity = args.identity.clone().unwrap_or_else(|| format!("{}-{}", std::process::id(), Timestamp::now()));
     let (namespace, lease) = (&args.locations.namespace, &args.locations.lease_name);
     let mut elector = Elector::new(replica.client.clone(), namespace, lease, identity.clone(), args.lease_duration);

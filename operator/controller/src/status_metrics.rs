@@ -9,6 +9,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
+use gputenancy_cluster::service::endpoints;
 use gputenancy_crds::{GpuPool, GpuProfile, GpuTenant, GpuUse, condition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
@@ -16,6 +17,7 @@ use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric as _},
     metrics::{MetricType, gauge::ConstGauge},
+    registry::Registry,
 };
 
 use crate::cache::Caches;
@@ -43,6 +45,34 @@ impl fmt::Debug for StatusMetrics {
     }
 }
 
+/// The series of one tenant as text, also of one that has none of its own in a large cluster.
+pub fn of_tenant(tenant: Arc<GpuTenant>) -> String {
+    let mut registry = Registry::default();
+    registry.sub_registry_with_prefix("gputenancy").register_collector(Box::new(OneTenant(tenant)));
+    // fails only when a collector does
+    endpoints::text(&registry).unwrap_or_default()
+}
+
+#[derive(Debug)]
+struct OneTenant(Arc<GpuTenant>);
+
+impl Collector for OneTenant {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let all = families(std::slice::from_ref(&self.0), &[], &[], &TenantLabels::new());
+        encode(encoder, all.into_iter().filter(|family| family.name.starts_with("tenant_")))
+    }
+}
+
+fn encode(mut encoder: DescriptorEncoder<'_>, families: impl Iterator<Item = Family>) -> fmt::Result {
+    for Family { name, help, rows } in families {
+        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (labels, value) in rows {
+            ConstGauge::new(value).encode(metric.encode_family(&labels)?)?;
+        }
+    }
+    Ok(())
+}
+
 type Row = (Vec<(&'static str, String)>, i64);
 
 /// A family of series.
@@ -53,17 +83,11 @@ struct Family {
 }
 
 impl Collector for StatusMetrics {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let Some((caches, selected)) = self.0.get() else { return Ok(()) };
         let tenants = caches.tenants.state();
         let (profiles, pools) = (caches.profiles.state(), caches.pools.state());
-        for Family { name, help, rows } in families(&tenants, &profiles, &pools, selected) {
-            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            for (labels, value) in rows {
-                ConstGauge::new(value).encode(metric.encode_family(&labels)?)?;
-            }
-        }
-        Ok(())
+        encode(encoder, families(&tenants, &profiles, &pools, selected).into_iter())
     }
 }
 

@@ -32,7 +32,7 @@ use gputenancy_cluster::{
 };
 use gputenancy_crds::projection::{
     SlimAgentPod, SlimNamespace, SlimNode, SlimPod, SlimQuota, SlimSlice, project_agent_pod, project_namespace,
-    project_node, project_pod, project_tenant, projected, strip_metadata,
+    project_node, project_pod, project_tenant, projected, strip_metadata, tenant_label,
 };
 use gputenancy_decisions::{maintenance::MaintenanceRequest, ownership::DRA_DRIVER};
 
@@ -172,6 +172,13 @@ impl Caches {
     pub fn api_endpoints(&self) -> BTreeSet<ApiEndpoint> {
         let (services, slices) = (self.service.state(), self.endpoints.state());
         api_endpoints::api_endpoints(services.iter().map(|s| &**s), slices.iter().map(|s| &**s))
+    }
+
+    /// The namespaces of a tenant, also by their label: one that was taken from it is left out.
+    pub fn namespaces_of(&self, tenant: &str) -> BTreeSet<String> {
+        let mut names = self.namespaces.names_of_tenant(tenant);
+        names.retain(|name| self.namespaces.get("", name).is_some_and(|ns| tenant_label(&*ns) == Some(tenant)));
+        names
     }
 
     /// Waits until every store holds a first list; passes the resource that is waited for to `waiting`.

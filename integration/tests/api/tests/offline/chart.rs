@@ -98,7 +98,7 @@ fn chart_without_image_pull_secrets_renders_no_secret_rights() {
 #[test]
 fn chart_passes_helm_lint() {
     let chart = chart().display().to_string();
-    for sets in [&[][..], &ALL[..], &[PULLS][..]] {
+    for sets in [&[][..], &ALL[..], &[PULLS][..], &["usageEndpoint.enabled=true"]] {
         let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
         let (fine, text) = helm(&[&["lint", "--strict", &chart][..], &sets].concat());
         assert!(fine, "{text}");
@@ -550,6 +550,7 @@ fn values_schema_rejects_invalid_values_by_path() {
         ("tenants.defaultResources.requests\\.nvidia\\.com/gpu=1", "invalid propertyName 'requests.nvidia.com/gpu'"),
         ("tenants.imagePullSecrets={Registry}", "/tenants/imagePullSecrets/0"),
         ("tenants.imagePullSecrets={a,a}", "/tenants/imagePullSecrets"),
+        ("usageEndpoint.tlsSecretName=Own", "/usageEndpoint/tlsSecretName"),
         ("image.pullPolicy=Sometimes", "/image/pullPolicy"),
     ] {
         let (fine, text) = template("", &[set]);

@@ -125,7 +125,14 @@ const CONTAINERS: [(&str, &str, &str); 4] = [
 
 #[test]
 fn extra_variables_follow_those_of_the_chart_and_replace_none() {
-    let everything = ["tenants.imagePullSecrets={a}", "migManager.namespace=a", "devicePlugin.namespace=b"];
+    let everything = [
+        "tenants.imagePullSecrets={a}",
+        "migManager.namespace=a",
+        "devicePlugin.namespace=b",
+        "usageEndpoint.enabled=true",
+        "usageEndpoint.tlsSecretName=a",
+        "agent.dcgmExporter=$(HOST_IP):9400",
+    ];
     for (kind, file, values) in CONTAINERS {
         let env = |sets: &[&str]| -> Vec<Value> {
             let all = of_file(&format!("{file}.yaml"), &[&everything[..], sets].concat());
@@ -146,6 +153,28 @@ fn extra_variables_follow_those_of_the_chart_and_replace_none() {
         }
         let twice = format!("{},{values}.extraEnv[1].name=A", set("A"));
         assert!(!template("", &[&WORKLOADS[..], &[&twice]].concat()).0, "{file}");
+    }
+}
+
+#[test]
+fn dcgm_exporter_and_address_of_the_node_are_in_the_agent_only_when_set() {
+    let address = json!({"name": "HOST_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}});
+    for value in [None, Some("$(HOST_IP):9400"), Some("[$(HOST_IP)]:9400"), Some("exporter.gpus.svc:9400")] {
+        let sets: Vec<String> = value.iter().map(|value| format!("agent.dcgmExporter={value}")).collect();
+        let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
+        let all = of_file("agent.yaml", &sets);
+        let pod = &named(&all, "DaemonSet", "gputenancy-agent")["spec"]["template"]["spec"];
+        let container = &pod["containers"][0];
+        let args = container["args"].as_array().unwrap().iter().filter_map(Value::as_str);
+        let flags: Vec<&str> = args.filter_map(|arg| arg.strip_prefix("--dcgm-exporter=")).collect();
+        assert_eq!(flags, value.as_slice());
+        // Kubernetes expands $(HOST_IP) only if it is a variable of the container
+        let variables = container["env"].as_array().unwrap().iter().filter(|variable| variable["name"] == "HOST_IP");
+        assert_eq!(variables.collect::<Vec<_>>(), value.map(|_| &address).as_slice(), "{value:?}");
+    }
+    for wrong in ["http://exporter:9400", "exporter", "exporter:port", "exporter:9400/metrics", "a b:9400", "null"] {
+        let (fine, text) = template("", &[&format!("agent.dcgmExporter={wrong}")]);
+        assert!(!fine && text.contains("dcgmExporter"), "{wrong}: {text}");
     }
 }
 

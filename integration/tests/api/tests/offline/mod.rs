@@ -5,6 +5,7 @@ mod chart_names;
 mod chart_options;
 mod monitoring;
 mod rights_page;
+mod usage_endpoint;
 mod values_page;
 mod wrong_values;
 
@@ -13,10 +14,11 @@ use std::{fs, path::Path};
 use serde_json::Value;
 
 /// Values that render each workload.
-const WORKLOADS: [&str; 4] = [
+const WORKLOADS: [&str; 5] = [
     "simulator.enabled=true",
     "simulator.nodeSelector.lab=yes",
     "virtualClusters.enabled=true",
+    "usageEndpoint.enabled=true",
     "serviceMonitor.enabled=true",
 ];
 

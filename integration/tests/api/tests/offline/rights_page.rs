@@ -11,15 +11,17 @@ use serde_json::Value;
 use crate::offline::{assert_current, chart::rendered};
 
 /// Values that a rule may need, each with the value that takes the rule away.
-const FEATURES: [(&str, &str); 4] = [
+const FEATURES: [(&str, &str); 5] = [
     ("tenants.imagePullSecrets", "tenants.imagePullSecrets=null"),
     ("budget.wakeControllers", "budget.wakeControllers=false"),
     ("tenants.ownersReadTenant", "tenants.ownersReadTenant=false"),
+    ("usageEndpoint.enabled", "usageEndpoint.enabled=false"),
     ("virtualClusters.enabled", "virtualClusters.enabled=false"),
 ];
 /// Values with which the chart renders every rule, and namespaces that the page names by their value.
-const EVERYTHING: [&str; 4] = [
+const EVERYTHING: [&str; 5] = [
     "tenants.imagePullSecrets={of-the-list}",
+    "usageEndpoint.enabled=true",
     "virtualClusters.enabled=true",
     "migManager.namespace=of-mig-manager",
     "devicePlugin.namespace=of-device-plugin",

@@ -77,25 +77,30 @@ fn needed(right: &Right) -> String {
 /// The chart value that gives the operator rights on Secrets, and their names.
 const PULLS: (&str, &[&str]) = ("tenants.imagePullSecrets={registry,mirror}", &["registry", "mirror"]);
 
-/// Rights that operator and agent list for these settings.
-fn listed(
-    pull_secrets: &[&str],
-    wake_controllers: bool,
-    owners_read_tenant: bool,
-    virtual_clusters: bool,
-) -> Vec<Right> {
-    let locations = Locations {
+/// The operator's flags with default values of the chart.
+fn defaults() -> Locations {
+    Locations {
         namespace: NAMESPACE.into(),
         mig_config_namespace: None,
         device_plugin_config_namespace: None,
         lease_name: LEASE.into(),
-        pull_secrets: pull_secrets.iter().map(|n| (*n).to_owned()).collect(),
-        wake_controllers,
-        owners_read_tenant,
-        virtual_clusters,
+        pull_secrets: Vec::new(),
+        wake_controllers: true,
+        owners_read_tenant: true,
+        usage_endpoint: false,
+        virtual_clusters: false,
         agent_selector: String::new(),
-    };
-    operator::rights(&locations).into_iter().chain(agent::rights()).collect()
+    }
+}
+
+/// Those with the Secrets of [`PULLS`].
+fn pulling() -> Locations {
+    Locations { pull_secrets: PULLS.1.iter().map(|n| (*n).to_owned()).collect(), ..defaults() }
+}
+
+/// Rights that operator and agent list for these settings.
+fn listed(locations: &Locations) -> Vec<Right> {
+    operator::rights(locations).into_iter().chain(agent::rights()).collect()
 }
 
 fn installed(sets: &[&str]) -> Vec<Role> {
@@ -166,7 +171,7 @@ impl Programs {
     async fn missing(&self, program: &'static str) -> Result<BTreeSet<String>> {
         let output = self.run(program).await?;
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        let missing: Vec<Right> = listed(PULLS.1, true, true, false)
+        let missing: Vec<Right> = listed(&pulling())
             .into_iter()
             .filter(|right| {
                 let extra = ["mig-config", "device-plugin"].iter().any(|role| right.role.contains(role));
@@ -368,18 +373,18 @@ mod offline {
 
     #[test]
     fn roles_grant_exactly_the_listed_rights() {
-        let (set, names) = PULLS;
-        let (unwoken, unread) = ("budget.wakeControllers=false", "tenants.ownersReadTenant=false");
-        for (roles, listed) in [
-            (installed(&[]), listed(&[], true, true, false)),
-            (installed(&[set]), listed(names, true, true, false)),
-            (installed(&[unwoken]), listed(&[], false, true, false)),
-            (installed(&[unread]), listed(&[], true, false, false)),
-            (installed(&["virtualClusters.enabled=true"]), listed(&[], true, true, true)),
-            (installed(&["policies.enabled=false"]), listed(&[], true, false, false)),
+        let unread = || Locations { owners_read_tenant: false, ..defaults() };
+        for (sets, locations) in [
+            (&[][..], defaults()),
+            (&[PULLS.0], pulling()),
+            (&["budget.wakeControllers=false"], Locations { wake_controllers: false, ..defaults() }),
+            (&["tenants.ownersReadTenant=false"], unread()),
+            (&["usageEndpoint.enabled=true"], Locations { usage_endpoint: true, ..defaults() }),
+            (&["virtualClusters.enabled=true"], Locations { virtual_clusters: true, ..defaults() }),
+            (&["policies.enabled=false"], unread()),
         ] {
-            let wrong = differences(&roles, &listed);
-            assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+            let wrong = differences(&installed(sets), &listed(&locations));
+            assert!(wrong.is_empty(), "{sets:?}: {}", wrong.join("\n"));
         }
     }
 
@@ -401,7 +406,7 @@ mod offline {
 
     #[test]
     fn roles_contain_no_wildcard() {
-        let roles = roles(&rendered("", &[PULLS.0]));
+        let roles = roles(&rendered("", &[PULLS.0, "usageEndpoint.enabled=true"]));
         assert!(roles.len() > 5, "too few roles: {}", roles.len());
         for role in roles {
             for one in role.rules.iter().flat_map(granted) {

@@ -195,6 +195,10 @@ fn operator(canary: Value) -> Vec<Entry> {
             begins: "with `tenants.imagePullSecrets`: read and write Secrets",
             shown: Shown::Elsewhere("tenants/pull_secrets.rs", "pull_secret_copies_follow_source_and_tenant"),
         },
+        Entry {
+            begins: "with `usageEndpoint.enabled`: review tokens",
+            shown: Shown::Elsewhere("offline/usage_endpoint.rs", "usage_endpoint_is_rendered_only_when_enabled"),
+        },
     ]
 }
 

@@ -195,6 +195,7 @@ async fn filled(kinds: &[&'static str]) -> (Caches, Client, mpsc::UnboundedRecei
         wake_controllers: true,
         owners_read_tenant: true,
         virtual_clusters: false,
+        usage_endpoint: false,
         agent_selector: String::new(),
     };
     let caches = Caches::start(&client, &locations, &triggers, false);
