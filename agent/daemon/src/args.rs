@@ -48,6 +48,10 @@ pub struct Args {
     /// Time between two samples of utilization, power and memory, `1s` to `5m`.
     #[arg(long, env = "USAGE_INTERVAL", default_value = "10s", value_parser = interval)]
     pub usage_interval: Duration,
+    /// `HOST:PORT` of the dcgm-exporter that measures this node's GPUs, such as `10.0.0.7:9400`: a source of utilization for MIG instances before Hopper.
+    /// Default: none.
+    #[arg(long, env = "DCGM_EXPORTER")]
+    pub dcgm_exporter: Option<String>,
     /// The container runtime's socket on the host. Default: the first of the usual paths that exists.
     #[arg(long, env = "RUNTIME_SOCKET")]
     pub runtime_socket: Option<PathBuf>,

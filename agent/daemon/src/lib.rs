@@ -4,11 +4,12 @@
 //! from containers while other pods use them, [`enforcement`] limits the memory of shares, [`audit`] compares what they use with their
 //! limits, [`attribution`] finds the container of each GPU process, [`warm_up`] states when an empty
 //! answer of each of these sources is believed, [`unlimited_containers`] reports containers that
-//! cannot be limited, [`forbidden_variables`] checks the variables of tenants' containers, [`usage`] samples what GPUs do, and [`report`] writes `GpuNode.status`.
+//! cannot be limited, [`forbidden_variables`] checks the variables of tenants' containers, [`usage`] samples what GPUs do, with a [`dcgm`] exporter as a further source, and [`report`] writes `GpuNode.status`.
 
 pub mod args;
 pub mod attribution;
 pub mod audit;
+pub mod dcgm;
 pub mod enforcement;
 pub mod event;
 pub mod forbidden_variables;

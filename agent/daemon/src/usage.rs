@@ -18,6 +18,7 @@ use tokio::{sync::watch, time::sleep};
 
 use crate::{
     attribution::tenants::{self, Tenants},
+    dcgm::Dcgm,
     device::{Device, DeviceOwner, DeviceView, KubeletView, Owners},
     gpu::{
         Inventory, NvmlThread, ObservedGpu,
@@ -32,6 +33,8 @@ use crate::{
 pub struct Sampler {
     /// Reads NVML.
     pub nvml: NvmlThread,
+    /// The node's dcgm-exporter, if one is configured.
+    pub dcgm: Option<Dcgm>,
     /// Time between two samples.
     pub interval: Duration,
     /// The latest inventory.
@@ -54,10 +57,11 @@ pub struct Sampler {
 
 impl Sampler {
     /// Samples for as long as it is polled.
-    pub async fn run(self) {
+    pub async fn run(mut self) {
         let (mut tenants, mut last) = (Tenants::new(self.tenants.clone()), Instant::now());
         loop {
-            sleep(self.interval).await;
+            // before the sample, which a slow exporter must not delay
+            let ((), dcgm) = tokio::join!(sleep(self.interval), Dcgm::read(self.dcgm.as_mut()));
             let begun = Instant::now();
             let readings = self.nvml.activity().await;
             if let Err(error) = &readings {
@@ -69,7 +73,10 @@ impl Sampler {
             let known = tenants.of(namespaces, begun).await;
             let tenant = |owner: &DeviceOwner| known.get(&owner.namespace).cloned().unwrap_or_default();
             let elapsed = begun.duration_since(std::mem::replace(&mut last, begun));
-            let readings = readings.unwrap_or_default();
+            let mut readings = readings.unwrap_or_default();
+            for reading in &mut readings {
+                reading.dcgm = dcgm.get(&reading.uuid).cloned().unwrap_or_default();
+            }
             let container = |pid: u32| match self.origins.of(pid) {
                 Origin::Pod(container) => container,
                 Origin::Ended | Origin::Node | Origin::Former(..) => None,

@@ -1,7 +1,8 @@
 //! The activity of a device by the best source that the hardware has.
 //!
-//! GPM measures a GPU or an instance from Hopper on, in MIG mode as well, as an average since the reading before. Without it a GPU has NVML's utilization rate, which
-//! is a sample of a second at most, and an instance has nothing: nvml.h says of both calls that they are not supported on GPUs in MIG mode.
+//! GPM measures a GPU or an instance from Hopper on, in MIG mode as well, as an average since the reading before. Boards before Hopper have the same counters for DCGM
+//! alone: where a dcgm-exporter is configured, its values fill what is missing. A GPU without GPM has NVML's utilization rate, which is a sample of a second at most, and an
+//! instance without both has nothing: nvml.h says of both calls that they are not supported on GPUs in MIG mode.
 
 use std::collections::BTreeMap;
 
@@ -13,6 +14,8 @@ use crate::gpu::ObservedGpu;
 pub enum Source {
     /// NVML's performance monitoring.
     Gpm,
+    /// NVIDIA's dcgm-exporter.
+    Dcgm,
     /// NVML's utilization rates.
     Nvml,
     /// NVML's utilization of processes.
@@ -24,6 +27,7 @@ impl Source {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Gpm => "gpm",
+            Self::Dcgm => "dcgm",
             Self::Nvml => "nvml",
             Self::Process => "process",
         }
@@ -55,15 +59,26 @@ pub struct Activity {
 }
 
 impl Activity {
-    fn of(performance: Performance) -> Self {
+    fn of(performance: Performance, source: Source) -> Self {
         let Performance { graphics, sm, occupancy, tensor, dram } = performance;
-        let figure = |value: Option<f64>| Some(Figure { value: value?, source: Source::Gpm });
+        let figure = |value: Option<f64>| Some(Figure { value: value?, source });
         Self {
             utilization: figure(graphics),
             sm: figure(sm),
             occupancy: figure(occupancy),
             tensor: figure(tensor),
             dram: figure(dram),
+        }
+    }
+
+    /// Each figure by the first source that has it.
+    fn or(self, next: Self) -> Self {
+        Self {
+            utilization: self.utilization.or(next.utilization),
+            sm: self.sm.or(next.sm),
+            occupancy: self.occupancy.or(next.occupancy),
+            tensor: self.tensor.or(next.tensor),
+            dram: self.dram.or(next.dram),
         }
     }
 
@@ -77,13 +92,18 @@ impl Activity {
 
 /// The devices of a GPU by GPU instance id, `None` for the GPU as a whole without MIG. Instances without a source are in it with nothing known.
 pub fn devices(gpu: &ObservedGpu, reading: &Reading) -> BTreeMap<Option<u32>, Activity> {
-    let measured = |gi: Option<u32>| reading.performance.get(&gi).copied().map(Activity::of).unwrap_or_default();
+    let by = |found: &BTreeMap<Option<u32>, Performance>, gi, source| {
+        found.get(&gi).map(|performance| Activity::of(*performance, source)).unwrap_or_default()
+    };
     if gpu.mig_enabled() {
+        let measured =
+            |gi: Option<u32>| by(&reading.performance, gi, Source::Gpm).or(by(&reading.dcgm, gi, Source::Dcgm));
         return gpu.instances.iter().map(|instance| (Some(instance.gi), measured(Some(instance.gi)))).collect();
     }
-    let mut whole = measured(None);
-    let rate = || Some(Figure { value: reading.rates?.gpu, source: Source::Nvml });
-    whole.utilization = whole.utilization.or_else(rate);
+    let rate = reading.rates.map(|rates| Figure { value: rates.gpu, source: Source::Nvml });
+    let nvml = Activity { utilization: rate, ..Activity::default() };
+    // the rate is of the moment, as that of processes by which it is divided; DCGM's value may be half a minute old
+    let whole = by(&reading.performance, None, Source::Gpm).or(nvml).or(by(&reading.dcgm, None, Source::Dcgm));
     [(None, whole)].into()
 }
 
@@ -129,11 +149,27 @@ mod tests {
     }
 
     #[test]
+    fn dcgm_fills_what_gpm_and_the_utilization_rate_lack() {
+        let dcgm = Performance { graphics: Some(0.4), dram: Some(0.2), ..Performance::default() };
+        let reading =
+            Reading { dcgm: [(Some(1), dcgm), (None, dcgm)].into(), rates: Some(rates(1.0)), ..Reading::default() };
+        let instance = devices(&gpu(&[1, 2]), &reading);
+        let figure = |value, source| Some(Figure { value, source });
+        assert_eq!(instance[&Some(1)].utilization, figure(0.4, Source::Dcgm));
+        assert_eq!(instance[&Some(2)], Activity::default(), "absent, not 0");
+        let whole = devices(&gpu(&[]), &reading)[&None];
+        assert_eq!((whole.utilization, whole.dram), (figure(1.0, Source::Nvml), figure(0.2, Source::Dcgm)));
+        let both = Reading { performance: [(None, gpm(0.9, 0.3))].into(), ..reading };
+        let whole = devices(&gpu(&[]), &both)[&None];
+        assert_eq!((whole.utilization, whole.dram), (figure(0.9, Source::Gpm), figure(0.2, Source::Dcgm)));
+    }
+
+    #[test]
     fn small_kernel_is_busy_but_idle_and_work_or_an_unknown_source_is_not() {
-        let verdict = |graphics, sm| Activity::of(gpm(graphics, sm)).is_busy_but_idle();
+        let verdict = |graphics, sm| Activity::of(gpm(graphics, sm), Source::Gpm).is_busy_but_idle();
         assert!(verdict(0.99, 0.008) && verdict(0.86, 0.02));
         assert!(!verdict(0.85, 0.008) && !verdict(0.99, 0.021) && !verdict(0.0, 0.0));
-        let unknown = Activity { sm: None, ..Activity::of(gpm(1.0, 0.0)) };
+        let unknown = Activity { sm: None, ..Activity::of(gpm(1.0, 0.0), Source::Gpm) };
         assert!(!unknown.is_busy_but_idle());
     }
 }

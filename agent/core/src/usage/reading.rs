@@ -114,6 +114,8 @@ pub struct Reading {
     pub processes: Option<Vec<ProcessRate>>,
     /// GPM since the reading before, by GPU instance, `None` for the whole GPU; empty on boards without it and in the first reading.
     pub performance: BTreeMap<Option<u32>, Performance>,
+    /// The same by NVIDIA's dcgm-exporter, as an average of its own interval; empty without one.
+    pub dcgm: BTreeMap<Option<u32>, Performance>,
     /// The board.
     pub board: Board,
 }

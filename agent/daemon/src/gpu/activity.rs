@@ -52,7 +52,14 @@ impl<'n> ActivityReader<'n> {
             processes
         });
         let rates = if mig { None } else { gpu.rates()? };
-        Ok(Reading { uuid: uuid.clone(), rates, processes, performance, board: gpu.board_activity() })
+        Ok(Reading {
+            uuid: uuid.clone(),
+            rates,
+            processes,
+            performance,
+            dcgm: BTreeMap::new(),
+            board: gpu.board_activity(),
+        })
     }
 
     fn has_gpm(&mut self, gpu: Gpu<'n>, uuid: &str) -> Result<bool, NvmlFailure> {

@@ -375,6 +375,27 @@ mod tests {
     }
 
     #[test]
+    fn table_of_names_has_every_measurement_of_a_device_with_its_dcgm_field() {
+        let page = include_str!("../../../../docs/usage.md");
+        let (_, table) = page.split_once("## Names of DCGM and OpenTelemetry").unwrap();
+        // what only this product has
+        let own = ["device_info", "device_seconds", "gpu_seconds", "device_unattributed_utilization_ratio"];
+        let measured = |name: &str| name.starts_with("device_") || name.starts_with("gpu_");
+        for Family { name, counter, .. } in families(&Shown::default()) {
+            if !measured(name) || own.contains(&name) {
+                continue;
+            }
+            let name = format!("`gputenancy_{name}{}", if counter { "_total" } else { "" });
+            let rows: Vec<&str> = table.lines().filter(|line| line.starts_with(&format!("| {name}"))).collect();
+            assert!(!rows.is_empty(), "{name} is not in the table of docs/usage.md");
+            for row in rows {
+                let field = row.split('|').nth(2).unwrap();
+                assert!(field.contains("`DCGM_"), "{row}");
+            }
+        }
+    }
+
+    #[test]
     fn value_without_a_source_has_no_series() {
         let mut registry = Registry::with_prefix("gputenancy");
         let metrics = UsageMetrics::register(&mut registry);

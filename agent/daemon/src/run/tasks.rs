@@ -15,6 +15,7 @@ use super::{context::Context, device_plugin::DevicePlugin, partitioning::Partiti
 use crate::{
     attribution::{Attributor, tenants},
     audit::Auditor,
+    dcgm::Dcgm,
     enforcement::{
         Arbitration, GrowthWatch, Resizer,
         driver::{self, DriverLimiter},
@@ -108,6 +109,7 @@ impl Tasks {
         self.add("attribution of processes", attributor.run());
         let sampler = Sampler {
             nvml: nvml.clone(),
+            dcgm: context.args.dcgm_exporter.clone().map(Dcgm::new),
             interval: context.args.usage_interval,
             state: channels.state.subscribe(),
             view: channels.view.subscribe(),
