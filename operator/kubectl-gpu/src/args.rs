@@ -78,8 +78,8 @@ pub enum Command {
     Changes(ChangesArgs),
     /// Prints the fleet: nodes, GPUs, their devices (whole GPUs, MIG instances, shares) and the pod that owns each.
     ///
-    /// A row for each device: used, free or withdrawn. Parts of a GPU that no device has are unallocated, or stranded if no profile
-    /// of the pool can use them.
+    /// A bar for each GPU with its slices to scale, and a row for each device: used, free or withdrawn. Parts of a GPU that no device has
+    /// are unallocated, or stranded if no profile of the pool can use them.
     Status(StatusArgs),
     /// Prints the catalog: what each profile is, what it isolates and what not, its contract and price, free devices, and a pod to copy.
     ///

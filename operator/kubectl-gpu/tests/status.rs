@@ -191,6 +191,43 @@ fn stranded_slices_are_those_that_instances_cannot_cover_together() {
     assert_eq!(found, [("memory slices 4-5", false), ("memory slices 6-7", true)]);
 }
 
+/// The bar of a GPU of node `gpu-1`, as printed.
+fn bar(report: &FleetStatus, index: i32) -> String {
+    let text = plain(report);
+    let start = format!("  gpu-1 GPU {index}  ");
+    text.lines().find_map(|line| line.strip_prefix(&start)).unwrap_or_else(|| panic!("{text}")).to_owned()
+}
+
+#[test]
+fn bar_shows_slices_that_no_profile_can_use_and_counts_compute_slices() {
+    let report = all(&world(SHARING));
+    assert_eq!(bar(&report, 1), "[1g:####|1g:....|...............|3g:............................]");
+    let without_1g = all(&world(&SHARING.replacen("profiles: [gpu, mig-1g, mig-3g,", "profiles: [gpu, mig-3g,", 1)));
+    let expected = "[1g:####|1g:....|---------------|3g:............................]  2 compute slices stranded";
+    assert_eq!(bar(&without_1g, 1), expected);
+    assert_eq!(gpu(&without_1g, "gpu-1", 1).slices.stranded_compute_slices, 2);
+}
+
+#[test]
+fn bar_of_a_node_that_gets_no_new_pods_has_no_free_slices() {
+    let mut world = world(SHARING);
+    Arc::make_mut(world.fleet.nodes.get_mut("gpu-1").unwrap()).spec.unschedulable = true;
+    let report = all(&world);
+    assert_eq!(bar(&report, 1), "[1g:####|1g:xxxx|xxxxxxxxxxxxxxx|3g:xxxxxxxxxxxxxxxxxxxxxxxxxxxx]");
+    assert_eq!(bar(&report, 2), "[time-slices:##########################xxxxxxxxxxxxxxxxxxxxxxxxx]");
+}
+
+#[test]
+fn bar_of_every_gpu_has_the_same_width_and_parts_that_add_up() {
+    let report = all(&world(SHARING));
+    let text = plain(&report);
+    let widths: BTreeSet<usize> = text.lines().filter_map(|line| Some(line.len() - line.find(" [")?)).collect();
+    assert_eq!(widths.len(), 1, "{text}");
+    for gpu in report.nodes.iter().flat_map(|node| &node.gpus) {
+        assert_eq!(gpu.slices.parts.iter().map(|part| part.slices).sum::<i32>(), gpu.slices.total, "{gpu:?}");
+    }
+}
+
 #[test]
 fn parts_beside_shares_are_what_the_planner_can_still_place() {
     let report = all(&world(SHARING));

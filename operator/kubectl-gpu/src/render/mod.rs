@@ -5,6 +5,7 @@ mod catalog_page;
 mod changes;
 mod lint;
 mod plan;
+mod slices;
 mod status;
 mod style;
 mod table;

@@ -1,10 +1,11 @@
-//! The fleet as text: a summary, the pools, and a row for each device.
+//! The fleet as text: a summary, the pools, a bar for each GPU, and a row for each device.
 
 use std::fmt::Write as _;
 
 use gputenancy_crds::OtherLimit;
 
 use super::{
+    slices::slices,
     style::{GREEN, RED, heading, hidden, styled, wrapped},
     table::{table, wide},
 };
@@ -29,6 +30,7 @@ pub fn status(report: &FleetStatus, with_processes: bool) -> String {
     let _ = writeln!(text, "Agents: {agents}");
     attention(report, &mut text);
     pools(report, &mut text);
+    slices(report, &mut text);
     let rows: Vec<Vec<String>> = report.nodes.iter().flat_map(of_node).collect();
     if !rows.is_empty() {
         text.push('\n');

@@ -24,6 +24,14 @@ pub(super) struct GpuView<'a> {
     pub marked: Option<&'a str>,
 }
 
+impl GpuView<'_> {
+    /// Whether a new pod could get a further device of the GPU.
+    pub fn is_available(self) -> bool {
+        let withdrawn = self.spec.and_then(|spec| spec.withdrawn.as_deref()).or(self.marked);
+        self.answers && self.state.health == Health::Healthy && withdrawn.is_none()
+    }
+}
+
 /// All devices of a GPU, by start or number.
 pub(super) fn devices(gpu: GpuView<'_>) -> Vec<DeviceStatus> {
     let GpuView { spec, state, .. } = gpu;

@@ -1,6 +1,7 @@
 //! Status of the fleet: nodes, GPUs, devices and the pods that own them. [`report`] is pure, from objects to a report.
 
 mod attention;
+mod bar;
 mod device;
 mod filter;
 mod model;
@@ -11,6 +12,6 @@ pub(crate) use device::count_of;
 pub use filter::{Filter, FilterError};
 pub use model::{
     AgentStatus, DeviceCounts, DeviceState, DeviceStatus, FleetStatus, GpuStatus, NodeStatus, PodReference, PoolStatus,
-    Unallocated,
+    SliceBar, SlicePart, SliceState, StateWeight, Unallocated,
 };
 pub use report::report;

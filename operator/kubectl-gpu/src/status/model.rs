@@ -126,6 +126,71 @@ pub struct GpuStatus {
     pub devices: Vec<DeviceStatus>,
     /// Parts of it that no device has.
     pub unallocated: Vec<Unallocated>,
+    /// Its slices to scale, with devices and without.
+    pub slices: SliceBar,
+}
+
+/// The slices of a GPU to scale.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct SliceBar {
+    /// Memory slices of the GPU, on which instances are placed; 1 without MIG support. If the board does not list an instance, so that
+    /// its place is not known: compute slices.
+    pub total: i32,
+    /// Parts from the first slice on, whose slices add up to `total`. A whole or shared GPU is one part.
+    pub parts: Vec<SlicePart>,
+    /// Compute slices that no device has and that no profile of the pool can use with the free memory slices. `parts` does not show them.
+    pub stranded_compute_slices: i32,
+}
+
+/// A part of a GPU: a device, its shares, or slices that no device has.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct SlicePart {
+    /// NVIDIA's profile of an instance, such as `1g.10gb`, or `whole GPU`, `time-slices`, `MPS shares`, `fractions` or `shares`; absent if no
+    /// device has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    /// Its length in slices.
+    pub slices: i32,
+    /// States of its devices, each once; one state unless it is shared.
+    pub states: Vec<StateWeight>,
+}
+
+/// A state that some devices of a part have.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct StateWeight {
+    /// The state.
+    pub state: SliceState,
+    /// Its share of the part, relative to the other states: time-slices, or percent of the GPU's compute for other shares.
+    pub weight: i32,
+}
+
+/// What can be had of slices.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SliceState {
+    /// A pod owns the device.
+    Used,
+    /// A new pod can get the device now, or no device has the slices and a profile of the pool fits.
+    Free,
+    /// No pod owns the device or slices, and no new pod can get them.
+    Withdrawn,
+    /// No device has the slices, and no profile of the pool can use them in the present layout.
+    Stranded,
+    /// The platform does not manage the GPU.
+    Unmanaged,
+}
+
+impl From<DeviceState> for SliceState {
+    fn from(state: DeviceState) -> Self {
+        match state {
+            DeviceState::Used => Self::Used,
+            DeviceState::Free => Self::Free,
+            DeviceState::Withdrawn => Self::Withdrawn,
+            DeviceState::Unmanaged => Self::Unmanaged,
+        }
+    }
 }
 
 /// A device.

@@ -8,6 +8,7 @@ use kube::ResourceExt;
 
 use super::{
     attention,
+    bar::GpuSlices,
     device::{GpuView, devices, mark},
     filter::{Filter, FilterError, Member},
     model::{AgentStatus, DeviceCounts, FleetStatus, GpuStatus, NodeStatus, PoolStatus},
@@ -86,6 +87,12 @@ fn gpus(world: &World, snapshot: &Snapshot, pool: Option<&PoolName>, node: &GpuN
         let spec = node.spec.gpus.iter().find(|g| g.uuid == state.uuid);
         let board = usize::try_from(state.board).ok();
         let offers = board.and_then(|board| offers.get(board)?.as_ref());
+        let view = GpuView { world, spec, state, answers, marked: mark.as_deref() };
+        let devices = devices(view);
+        let rest = spec.zip(offers).map(|(spec, offers)| offers.rest(spec, state)).unwrap_or_default();
+        let known = board.and_then(|board| boards.get(board));
+        let available = view.is_available();
+        let slices = GpuSlices { spec, state, board: known, offers, devices: &devices, rest: &rest, available }.bar();
         let product = board.and_then(|board| status.boards.get(board)).map(|b: &Board| b.product.clone());
         GpuStatus {
             gpu: state.index,
@@ -94,8 +101,9 @@ fn gpus(world: &World, snapshot: &Snapshot, pool: Option<&PoolName>, node: &GpuN
             managed: spec.is_some(),
             health: format!("{:?}", state.health),
             change: spec.and_then(|s| s.change.as_ref()).map(|c| format!("{:?}", c.phase)),
-            devices: devices(GpuView { world, spec, state, answers, marked: mark.as_deref() }),
-            unallocated: spec.zip(offers).map(|(spec, offers)| offers.unallocated(spec, state)).unwrap_or_default(),
+            devices,
+            unallocated: rest.parts,
+            slices,
         }
     };
     let mut gpus: Vec<GpuStatus> = status.gpus.iter().map(gpu).collect();

@@ -21,6 +21,15 @@ pub(super) struct Offers<'a> {
     whole: bool,
 }
 
+/// What the devices of a GPU leave.
+#[derive(Default)]
+pub(super) struct Rest {
+    /// Parts that no device has, those first that a profile can use.
+    pub parts: Vec<Unallocated>,
+    /// Compute slices that no device has and that no profile can use with the free memory slices.
+    pub stranded_compute: i32,
+}
+
 impl<'a> Offers<'a> {
     pub fn of(snapshot: &'a Snapshot, profiles: &[String], board: &'a BoardGeometry) -> Self {
         let mut offers = Self { board, mig: Vec::new(), shares: Vec::new(), equal: BTreeSet::new(), whole: false };
@@ -45,54 +54,71 @@ impl<'a> Offers<'a> {
         offers
     }
 
-    /// Parts that no device has, those first that a profile can use.
-    pub fn unallocated(&self, spec: &GpuSpec, state: &GpuState) -> Vec<Unallocated> {
+    /// What no device has, and whether a profile can use it.
+    pub fn rest(&self, spec: &GpuSpec, state: &GpuState) -> Rest {
         let mig = state.mig.is_some_and(|m| m.enabled);
         match &spec.sharing {
-            Some(sharing) if !mig => self.beside_shares(sharing, state).into_iter().collect(),
-            None if mig => self.beside_instances(state),
-            _ => Vec::new(),
+            Some(sharing) if !mig => {
+                Rest { parts: self.after_shares(sharing, state).into_iter().collect(), stranded_compute: 0 }
+            }
+            None if mig => self.after_instances(state),
+            _ => Rest::default(),
         }
     }
 
-    fn beside_instances(&self, state: &GpuState) -> Vec<Unallocated> {
+    /// Fewest compute slices of a MIG profile; `None` without one.
+    pub fn smallest(&self) -> Option<i32> {
+        self.mig.iter().filter_map(|mig| self.board.profiles.get(*mig)).map(|profile| profile.slices).min()
+    }
+
+    fn after_instances(&self, state: &GpuState) -> Rest {
         let mut gpu = self.board.empty();
-        let mut used = 0;
+        let (mut used, mut compute) = (0, 0);
         for instance in &state.instances {
-            let Some(mig) = position(self.board, &instance.profile).filter(|mig| gpu.place(*mig, instance.start))
-            else {
+            let placed = position(self.board, &instance.profile).filter(|mig| gpu.place(*mig, instance.start));
+            let Some(profile) = placed.and_then(|mig| self.board.profiles.get(mig)) else {
                 // an instance that the board does not list: its size is not known
-                return Vec::new();
+                return Rest::default();
             };
-            used |= self.board.profiles.get(mig).map_or(0, |p| slices(instance.start, p.size));
+            used |= slices(instance.start, profile.size);
+            compute += profile.slices;
         }
         let free = slices(0, self.board.memory_slices) & !used;
+        let left = self.board.slices - compute;
         // without instances it can also become a whole GPU or a shared one
         let other = used == 0 && (self.whole || !self.shares.is_empty());
-        let usable = if other { free } else { self.cover(&gpu, 0) };
-        let parts = [(usable, false), (free & !usable, true)];
-        parts.into_iter().filter(|(part, _)| *part != 0).map(|(part, stranded)| of_slices(part, stranded)).collect()
+        let usable = if other { Cover { memory: free, compute: left } } else { self.cover(&gpu, 0) };
+        let parts = [(usable.memory, false), (free & !usable.memory, true)];
+        let parts = parts.into_iter().filter(|(part, _)| *part != 0);
+        Rest {
+            parts: parts.map(|(part, stranded)| of_slices(part, stranded)).collect(),
+            stranded_compute: (left - usable.compute).max(0),
+        }
     }
 
-    /// The most memory slices, from this one on, that further instances can cover together.
-    fn cover(&self, gpu: &Occupancy<'_>, at: i32) -> u32 {
+    /// The most memory slices, from this one on, that further instances can cover together; among equal covers that with the most compute
+    /// slices, as the planner counts them.
+    fn cover(&self, gpu: &Occupancy<'_>, at: i32) -> Cover {
         if at >= self.board.memory_slices {
-            return 0;
+            return Cover::default();
         }
         let mut best = self.cover(gpu, at + 1);
         for mig in self.mig.iter().copied().filter(|mig| gpu.takes(*mig, at)) {
+            let Some(profile) = self.board.profiles.get(mig) else { continue };
             let mut next = gpu.clone();
             next.place(mig, at);
-            let size = self.board.profiles.get(mig).map_or(1, |p| p.size.max(1));
-            let covered = slices(at, size) | self.cover(&next, at + size);
-            if covered.count_ones() > best.count_ones() {
+            let size = profile.size.max(1);
+            let further = self.cover(&next, at + size);
+            let memory = slices(at, size) | further.memory;
+            let covered = Cover { memory, compute: profile.slices + further.compute };
+            if covered.rank() > best.rank() {
                 best = covered;
             }
         }
         best
     }
 
-    fn beside_shares(&self, sharing: &Sharing, state: &GpuState) -> Option<Unallocated> {
+    fn after_shares(&self, sharing: &Sharing, state: &GpuState) -> Option<Unallocated> {
         let equal = sharing.shares.iter().any(|g| self.equal.contains(g.resource.as_str()));
         if equal || sharing.mode == SharingMode::TimeSlice {
             return None;
@@ -122,6 +148,21 @@ impl<'a> Offers<'a> {
             compute_percent: Some(compute),
             stranded: !self.shares.iter().any(fits),
         })
+    }
+}
+
+/// Slices that further instances can cover together.
+#[derive(Clone, Copy, Default)]
+struct Cover {
+    /// Memory slices, as bits.
+    memory: u32,
+    /// Number of compute slices.
+    compute: i32,
+}
+
+impl Cover {
+    fn rank(self) -> (u32, i32) {
+        (self.memory.count_ones(), self.compute)
     }
 }
 
