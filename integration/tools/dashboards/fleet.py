@@ -30,6 +30,7 @@ from panels import (
     stat,
     table,
     total,
+    zero_with_leader,
 )
 
 LEADER = mapping({1: ("leads", "green"), 0: ("no leader", "red")})
@@ -73,7 +74,7 @@ def fleet():
                         "Silent agents",
                         "Nodes with an agent that has not reported for a minute. Their devices are unknown, not free and not idle.",
                         "short",
-                        total(selector("gputenancy_operator_silent_agents", IN_POOL), "pool"),
+                        zero_with_leader(total(selector("gputenancy_operator_silent_agents", IN_POOL), "pool")),
                         red=1,
                     ),
                     stat(

@@ -191,7 +191,7 @@ def gpu():
                     ratio(
                         "Tensor cores, memory bandwidth, warps",
                         "Part of the time in which tensor cores worked, part of the memory bandwidth, and resident warps, by device. Only with GPM"
-                        " (Hopper and later). They do not add up to 1.",
+                        " (Hopper and later) or DCGM. They do not add up to 1.",
                         [
                             (device("gputenancy_device_tensor_active_ratio"), legend + " tensor"),
                             (device("gputenancy_device_dram_active_ratio"), legend + " DRAM"),

@@ -54,7 +54,7 @@ def incidents():
                         "Silent agents",
                         "Nodes with an agent that has not reported for a minute. Their devices are unknown, not free.",
                         "short",
-                        total(selector("gputenancy_operator_silent_agents", IN_POOL), "pool"),
+                        zero_with_leader(total(selector("gputenancy_operator_silent_agents", IN_POOL), "pool")),
                         red=1,
                     ),
                     stat(
@@ -68,14 +68,14 @@ def incidents():
                         "Unhealthy devices",
                         "Devices that agents have marked unhealthy on the selected nodes. They get no new pods.",
                         "short",
-                        f"sum(max by (node, resource) ({selector('gputenancy_agent_devices', on_node, 'state=' + json.dumps('unhealthy'))}))",
+                        f"sum(max by (node, resource) ({selector('gputenancy_agent_devices', on_node, 'state=' + json.dumps('unhealthy'))})) or 0 * sum({selector('gputenancy_agent_devices', on_node)})",
                         red=1,
                     ),
                     stat(
                         "Cordoned devices",
                         "Devices that are withdrawn for a change, or because of a process or memory of another pod. Not a fault by itself.",
                         "short",
-                        f"sum(max by (node, resource) ({selector('gputenancy_agent_devices', on_node, 'state=' + json.dumps('cordoned'))}))",
+                        f"sum(max by (node, resource) ({selector('gputenancy_agent_devices', on_node, 'state=' + json.dumps('cordoned'))})) or 0 * sum({selector('gputenancy_agent_devices', on_node)})",
                     ),
                     stat(
                         "Tenants not ready",

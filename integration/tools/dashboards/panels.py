@@ -337,7 +337,7 @@ def share_of_known(state, by, *matchers):
 
 HOURS_TEXT = (
     "GPU-hours of the selected time range. Allocated: a container had the device. Active: times utilization. Useful: times SM activity, which has a"
-    " source only on whole GPUs and instances from Hopper on; elsewhere 0 useful hours are unknown, not waste. Unknown: allocated without a source of"
+    " source only on whole GPUs and instances from Hopper on, or by DCGM; elsewhere 0 useful hours are unknown, not waste. Unknown: allocated without a source of"
     " utilization, so neither active nor idle. An instance counts by its memory slices, a share by its part of the GPU. Not a bill: what falls"
     " between the last scrape of an agent and its restart is missing."
 )
@@ -361,7 +361,7 @@ def device_busy_but_idle(*matchers):
         "Busy but idle",
         "Devices with a utilization of the last 10 minutes above the first threshold and an SM activity below the second: a kernel runs"
         " nearly always and uses few multiprocessors. Typical causes are small batches, a program that polls, and many tiny kernels. A device without"
-        " SM activity (before Hopper) cannot appear here.",
+        " SM activity (before Hopper without DCGM) cannot appear here.",
         [
             (f'label_join({labelled}, "place", "/", "uuid", "gpu_instance")', "utilization", "percentunit"),
             (place(f"{activity} and on ({PLACE}) ({busy})"), "SM activity", "percentunit"),
@@ -395,7 +395,7 @@ def with_source(*matchers):
 def sources_panel(*matchers, width=12):
     return lines(
         "Devices by source of activity",
-        "Devices with a measured utilization, by mode and source, and devices without a source. MIG instances before Hopper have none."
+        "Devices with a measured utilization, by mode and source, and devices without a source. MIG instances before Hopper have none but DCGM."
         " A device without a source may be busy: nothing is known about it.",
         "short",
         [(with_source(*matchers), "{{mode}}: {{source}}"), (without_source(*matchers), "{{mode}}: no source")],

@@ -2,7 +2,21 @@
 
 import json
 
-from panels import IN_POOL, activity_of_mode, board, by_mode, leader, lines, query_variable, selector, sources_panel, stat, table, total
+from panels import (
+    IN_POOL,
+    activity_of_mode,
+    board,
+    by_mode,
+    leader,
+    lines,
+    query_variable,
+    selector,
+    sources_panel,
+    stat,
+    table,
+    total,
+    zero_with_leader,
+)
 
 
 def pool():
@@ -45,28 +59,28 @@ def pool():
                         "Silent agents",
                         "Nodes with an agent that has not reported for a minute. Their devices are unknown.",
                         "short",
-                        count("gputenancy_operator_silent_agents"),
+                        zero_with_leader(count("gputenancy_operator_silent_agents")),
                         red=1,
                     ),
                     stat(
                         "Marked nodes",
                         "Nodes that another component has cordoned or tainted. Running pods keep their devices there.",
                         "short",
-                        count("gputenancy_operator_marked_nodes"),
+                        zero_with_leader(count("gputenancy_operator_marked_nodes")),
                         red=1,
                     ),
                     stat(
                         "Flapping guarantees",
                         "Guarantees that change up and down so often that the operator waits before it follows. Not an error of a GPU.",
                         "short",
-                        count("gputenancy_operator_flapping_guarantees"),
+                        zero_with_leader(count("gputenancy_operator_flapping_guarantees")),
                         red=1,
                     ),
                     stat(
                         "Stopped rollouts",
                         "Pools with a stopped rollout of a profile. The nodes serve the earlier profile.",
                         "short",
-                        count("gputenancy_operator_stopped_rollouts"),
+                        zero_with_leader(count("gputenancy_operator_stopped_rollouts")),
                         red=1,
                     ),
                 ],
