@@ -24,7 +24,7 @@ TRIPLE := $(shell rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
 export CARGO_TARGET_$(TRIPLE)_RUNNER := $(SUDO)
 endif
 
-.PHONY: crds help demo test test-all virtual-clusters check bench gpu-test down prerequisites tools runtimes zig tenant-libraries peer-tools virtual-tools build test-programs images lab-up labs labs-count lab-test api end-to-end unit rules-test fmt fmt-check lint licences sbom
+.PHONY: crds help demo test test-all virtual-clusters check bench gpu-test down prerequisites tools runtimes zig tenant-libraries peer-tools virtual-tools monitoring-tools build test-programs images lab-up labs labs-count lab-test api end-to-end unit rules-test fmt fmt-check lint licences sbom
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 18
@@ -60,7 +60,7 @@ lab-test: tools build ## tests of the lab itself: traffic, power loss, network p
 api: labs ## tests of what the API server decides, in LABS labs at once
 	$(NEXTEST) api $(LEVEL) --test-threads $(LABS) $(TEST)
 
-end-to-end: labs ## the end-to-end tests, in LABS labs at once; LEVEL=full for all but virtual clusters, TEST=demo:: for some of them
+end-to-end: labs monitoring-tools ## the end-to-end tests, in LABS labs at once; LEVEL=full for all but virtual clusters, TEST=demo:: for some of them
 	$(NEXTEST) e2e $(LEVEL) --test-threads $(LABS) $(TEST)
 
 virtual-clusters: LEVEL := full
@@ -97,6 +97,10 @@ gpu-test: ## what the agent reads, limits of memory and compute, and MPS on this
 
 down: ## stop all labs and remove their files
 	@if [ -x $(LAB) ]; then $(SUDO) $(LAB) down --all; else echo "no lab has been built here"; fi
+
+# Prometheus, whose answers a test of level full reads
+monitoring-tools: prerequisites
+	@$(if $(filter full,$(LEVEL)),integration/tools/build prometheus promtool,true)
 
 # vCluster of the version that is served; the tests of upgrades need the one before it as well
 virtual-tools: prerequisites

@@ -12,6 +12,7 @@ mod peer;
 mod plugin;
 mod requests;
 mod rest;
+mod usage;
 mod virtual_clusters;
 mod virtual_clusters_fleet;
 mod writes;
@@ -62,6 +63,9 @@ async fn run() -> Result<()> {
     }
     if wanted("plugin") {
         plugin::measure(&world).await?;
+    }
+    if wanted("usage") {
+        usage::measure(&world).await?;
     }
     if wanted("virtual-clusters") {
         virtual_clusters::measure(&world, count.unwrap_or(10)).await?;

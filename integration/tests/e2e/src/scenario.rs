@@ -15,6 +15,7 @@ use crate::{
     Error, Result, World,
     objects::{self, ClusterObject, PodIdentity},
     plan_preview::Layouts,
+    product,
     specs::restricted_spec,
     wait::{PATIENCE, eventually},
 };
@@ -60,6 +61,17 @@ pub async fn share(world: &World) -> Result<BTreeMap<String, String>> {
         seen.insert(pod, gpus.trim().to_owned());
     }
     Ok(seen)
+}
+
+/// The table of `kubectl gpu top`, once the agents have sampled the pods of team-c.
+pub async fn usage(world: &World) -> Result<String> {
+    eventually("team-c in kubectl gpu top", PATIENCE, || async {
+        let output = product::kubectl_gpu(&world.lab.kubeconfig_path(), &["top"]).await?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let shown = output.status.success() && text.contains("experiment-") && text.contains("service-");
+        Ok(if shown { Ok(text) } else { Err(format!("{text}{}", String::from_utf8_lossy(&output.stderr))) })
+    })
+    .await
 }
 
 /// Waits until a pool is Ready at its present generation and no GPU is changing.

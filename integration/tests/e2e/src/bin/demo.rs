@@ -81,10 +81,13 @@ async fn run() -> Result<()> {
     }
     table(&world, "gpuprofiles,gpunodes").await?;
 
+    step(10, "What each pod does on its device, by the agents' samples: allocation, processes and activity in one row");
+    println!("$ kubectl gpu top\n{}", scenario::usage(&world).await?);
+
     let virtual_clusters = virtual_cluster::lacking()?.is_none();
     if virtual_clusters {
         step(
-            10,
+            11,
             "team-v gets a Kubernetes control plane of its own, sees its budget there, and runs a pod on one of its slices",
         );
         own_cluster(&world).await?;

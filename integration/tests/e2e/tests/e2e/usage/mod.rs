@@ -1,5 +1,9 @@
 //! What pods do on their devices, by the agents' metrics and by `kubectl gpu top`.
 
+mod all_modes;
+mod prometheus;
+mod team_endpoint;
+
 use e2e::{
     Error, Result, World,
     fixtures::{deployment, merged, mig_profile, pool, restricted_spec, tenant},
