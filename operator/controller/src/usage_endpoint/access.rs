@@ -50,7 +50,7 @@ pub enum Refusal {
     #[error("another request for this tenant is being answered: repeat after it")]
     Busy,
     /// The answer would be too long.
-    #[error("the tenant has {0} series: read them from the platform's Prometheus")]
+    #[error("the tenant has more than {0} series: read them from the platform's Prometheus")]
     TooLong(usize),
 }
 

@@ -14,13 +14,18 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::selection::{Families, Scope};
+use super::{
+    access::Refusal,
+    selection::{Families, Scope},
+};
 use crate::cache::Caches;
 
 /// Agents that are read at once for one request.
 const AT_ONCE: usize = 16;
 /// Most bytes of an agent's text: that of 8 GPUs × 7 instances has a quarter of a million.
 const MOST: u64 = 2 << 20;
+/// Most series of an answer: about 4 MiB.
+const MOST_SERIES: usize = 16_000;
 /// For all agents together, so that a scrape ends within Prometheus' timeout of 10 s when a rack is down.
 const PATIENCE: Duration = Duration::from_secs(4);
 
@@ -37,15 +42,15 @@ enum AgentError {
     Timeout,
 }
 
-/// Adds the tenant's series of these nodes; `None`: the agents' pods are not watched.
+/// Adds the tenant's series of these nodes, and stops as soon as there are more than an answer may have: until then nothing else bounds the memory.
 pub async fn add(
     families: &mut Families,
     caches: &Caches,
     nodes: BTreeSet<String>,
     port: u16,
     scope: Scope<'_>,
-) -> Option<()> {
-    let pods = caches.agent_pods.as_ref()?.state();
+) -> Result<(), Refusal> {
+    let pods = caches.agent_pods.as_ref().ok_or(Refusal::NoAgents)?.state();
     let addresses: BTreeMap<&str, IpAddr> = pods.iter().filter_map(|pod| address(pod)).collect();
     let deadline = Instant::now() + PATIENCE;
     let jobs = nodes.into_iter().map(|node| {
@@ -59,7 +64,12 @@ pub async fn add(
     let mut unreadable = BTreeSet::new();
     while let Some((node, read)) = texts.next().await {
         match read {
-            Ok(text) => families.add_agent(&node, &text, scope),
+            Ok(text) => {
+                families.add_agent(&node, &text, scope);
+                if families.series() > MOST_SERIES {
+                    return Err(Refusal::TooLong(MOST_SERIES));
+                }
+            }
             Err(error) => {
                 tracing::debug!(node, %error, tenant = scope.tenant, "the agent cannot be read for a team");
                 unreadable.insert(node);
@@ -67,7 +77,7 @@ pub async fn add(
         }
     }
     families.add_unreadable(unreadable.iter().map(String::as_str));
-    Some(())
+    Ok(())
 }
 
 /// Node and address of an agent that is Ready: a pod that ends may have given its address away.

@@ -218,7 +218,7 @@ process_cpu_seconds_total 1
     }
 
     proptest! {
-        /// Whatever labels the series of an agent have, a team never gets one with another namespace or tenant.
+        /// A team gets no series with another namespace or tenant, with any labels.
         #[test]
         fn no_series_of_another_namespace_or_tenant_is_shown(
             series in proptest::collection::vec((0..4_usize, 0..4_usize, 0..3_usize), 0..40)

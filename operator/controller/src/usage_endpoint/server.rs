@@ -38,8 +38,6 @@ use crate::{cache::Caches, pod_info::requests_gpu, status_metrics};
 const REVIEWS: usize = 4;
 /// Answers that are gathered or sent at once, each of another tenant; others wait. Each holds its text and a few texts of agents.
 const ANSWERS: usize = 4;
-/// Most series of an answer: about 4 MiB.
-const MOST_SERIES: usize = 16_000;
 /// How long a request waits for another one of its tenant, such as that of a second Prometheus.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(50);
@@ -211,10 +209,7 @@ impl Endpoint {
         let nodes = pods.filter(|pod| requests_gpu(pod)).filter_map(|pod| pod.spec.node_name.clone()).collect();
         let mut families = Families::default();
         let scope = Scope { tenant, namespaces: &namespaces };
-        agents::add(&mut families, caches, nodes, *port, scope).await.ok_or(Refusal::NoAgents)?;
-        if families.series() > MOST_SERIES {
-            return Err(Refusal::TooLong(families.series()));
-        }
+        agents::add(&mut families, caches, nodes, *port, scope).await?;
         families.add_own(&status_metrics::of_tenant(object));
         Ok(families.to_string())
     }

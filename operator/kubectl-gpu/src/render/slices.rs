@@ -18,7 +18,7 @@ const INDENT: usize = 2;
 const BETWEEN: usize = 2;
 /// Spaces in front of a bar below the name of its GPU.
 const BELOW: usize = 4;
-/// Characters of a bar: eight for each of eight slices, of which one ends the slice.
+/// Characters of a bar: eight for each of eight slices; the last one ends the slice.
 const WIDE: usize = 64;
 /// Fewest characters of a bar next to the name of its GPU: eight slices have room for their names.
 const ENOUGH: usize = 40;

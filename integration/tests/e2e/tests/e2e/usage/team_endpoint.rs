@@ -1,4 +1,4 @@
-//! A team reads the metrics of its own tenant: its pods reach the endpoint, and the endpoint answers to whom may read the tenant.
+//! A team reads the metrics of its own tenant: its pods reach the endpoint, and the endpoint answers those who may read the tenant.
 
 use std::sync::Arc;
 
