@@ -2,7 +2,7 @@
 //! the time from a changed number of time-slices to the node's allocatable.
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     process::Stdio,
     time::{Duration, Instant},
 };
@@ -203,13 +203,13 @@ async fn stop_theirs(world: &World, mut running: Child) -> Result<()> {
 
 /// Measures the plugin with this process name that serves the resource on the node.
 async fn of_plugin(world: &World, resource: &str, process: &str) -> Result<Figures> {
-    let folder = world.lab.node(NODE)?.kubelet_file("device-plugins");
+    let folder = Link::to(&world.lab.node(NODE)?.kubelet_file("device-plugins"))?;
     let (socket, ids) = eventually(&format!("{process} serves {resource}"), PATIENCE, || async {
         if allocatable(&world.client, NODE, resource).await? == 0 {
             return Ok(Err("nothing is allocatable".to_owned()));
         }
         let slug = resource.rsplit('/').next().unwrap_or_default().to_owned();
-        let names = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+        let names = std::fs::read_dir(&folder.0).into_iter().flatten().flatten();
         let own = |name: &str| name.starts_with("gputenancy-") == process.starts_with("gputenancy-");
         for entry in names {
             let name = entry.file_name().to_string_lossy().into_owned();
@@ -233,6 +233,25 @@ async fn of_plugin(world: &World, resource: &str, process: &str) -> Result<Figur
     let (rss_mib, after) = usage(world, process).await?;
     let cpu_percent = (after - before) / TICKS_PER_SECOND / REST.as_secs_f64() * 100.0;
     Ok(Figures { devices: ids.len(), preferred, allocate, rss_mib, cpu_percent })
+}
+
+/// A link to a folder of sockets, until it is dropped: the path of a socket has at most 107 bytes, and that into a node is longer.
+struct Link(PathBuf);
+
+impl Link {
+    fn to(folder: &Path) -> Result<Self> {
+        let link = std::env::temp_dir().join(format!("bench-{}", std::process::id()));
+        let io = |source| Error::Io { what: format!("linking {} to {}", link.display(), folder.display()), source };
+        std::os::unix::fs::symlink(folder, &link).map_err(io)?;
+        Ok(Self(link))
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // of no use after this run
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
 
 /// Allocates all of these devices one after the other as kubelet does it, which gets a preference first. Returns p50 and p99 of both calls.
