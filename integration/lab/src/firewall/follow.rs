@@ -1,5 +1,6 @@
 //! Keeps a node's table up to date.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::pin::pin;
 use std::process::Stdio;
@@ -10,7 +11,7 @@ use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::runtime::reflector::{self, Store};
 use kube::runtime::{WatchStreamExt as _, watcher};
-use kube::{Api, ResourceExt as _};
+use kube::{Api, ResourceExt};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
@@ -49,10 +50,16 @@ async fn session(node: &str, kubeconfig: &Path) -> Result<()> {
         if !(listed(&namespaces) && listed(&pods) && listed(&policies)) {
             continue;
         }
+        let pods: Vec<Pod> = pods.state().iter().map(|p| Pod::clone(p)).collect();
+        // of thousands of namespaces with policies few have pods
+        let used: BTreeSet<String> = pods.iter().filter_map(ResourceExt::namespace).collect();
+        let (namespaces, policies) = (namespaces.state(), policies.state());
+        let namespaces = namespaces.iter().map(|n| (n.name_any(), n)).filter(|(name, _)| used.contains(name));
+        let policies = policies.iter().filter(|p| p.metadata.namespace.as_ref().is_some_and(|ns| used.contains(ns)));
         let cluster = Cluster {
-            namespaces: namespaces.state().iter().map(|n| (n.name_any(), n.labels().clone())).collect(),
-            pods: pods.state().iter().map(|p| Pod::clone(p)).collect(),
-            policies: policies.state().iter().map(|p| NetworkPolicy::clone(p)).collect(),
+            namespaces: namespaces.map(|(name, n)| (name, n.labels().clone())).collect(),
+            policies: policies.map(|p| NetworkPolicy::clone(p)).collect(),
+            pods,
         };
         let text = table(&cluster.guards(node));
         if text != last {
