@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use e2e::{Error, Result, World, scenario};
+use e2e::{Error, Result, World, scenario, wait::eventually};
 
 use super::{
     many::{become_ready, quantile},
@@ -11,6 +11,8 @@ use super::{
 
 /// Pause until new objects have converged.
 const SETTLE: Duration = Duration::from_mins(1);
+/// Limit until quotas are counted.
+const PATIENCE: Duration = Duration::from_mins(15);
 const QUIET: Duration = Duration::from_mins(10);
 /// `USER_HZ`, the unit of `/proc/PID/stat`: 100 on Linux.
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -30,7 +32,7 @@ pub async fn measure(world: &World, more: usize) -> Result<()> {
             "rest: {more} tenants Ready in {took:.0} s, each p50 {half:.1} s, p99 {most:.1} s; the operators then have {now}"
         );
     }
-    tokio::time::sleep(SETTLE).await;
+    settled(world).await?;
     let (before, writes) = (all(world).await?, Writes::of(world).await?);
     tokio::time::sleep(QUIET).await;
     let (after, writes) = (all(world).await?, Writes::of(world).await?.since(&writes, 1));
@@ -53,6 +55,18 @@ pub async fn measure(world: &World, more: usize) -> Result<()> {
         return Err(Error::Wrong(format!("rest: {what}: writes at rest: {writes}")));
     }
     Ok(())
+}
+
+/// Waits until Kubernetes' controller has counted what was created: with thousands of tenants it writes statuses of quotas for minutes.
+async fn settled(world: &World) -> Result<()> {
+    eventually("quotas are counted", PATIENCE, || async {
+        let before = Writes::of(world).await?;
+        tokio::time::sleep(SETTLE).await;
+        let since = Writes::of(world).await?.since(&before, 1);
+        let counted = since.sum() - since.without("resourcequotas/status").sum();
+        Ok(if counted > 0.0 { Err(format!("{counted} statuses of quotas in {} s", SETTLE.as_secs())) } else { Ok(()) })
+    })
+    .await
 }
 
 /// Resident memory of each operator as text: total, and without pages of the program's file.
