@@ -71,6 +71,8 @@ impl Population {
                 "nodeSelector": {"matchLabels": {LABEL: NAME}}, "profiles": PROFILES.map(|(name, _)| name),
                 // all at once: else the fleet is filled by eight GPUs at a time
                 "disruption": {"maxUnavailable": "100%"},
+                // the taint keeps other pods off nodes without a kubelet
+                "health": {"toleratedTaints": [LABEL]},
             },
         }));
         world.set(&objects).await
