@@ -38,7 +38,7 @@ impl Sim {
             cuda: None,
             tool: None,
             node: "node".into(),
-            board: board.clone(),
+            boards: vec![board.clone()],
             variant: Variant::Flipped,
             gpus: 1,
             latency_permille: 0,

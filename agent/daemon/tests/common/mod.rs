@@ -38,14 +38,14 @@ pub struct Sim {
 }
 
 impl Sim {
-    pub fn new(board: &str, gpus: u32) -> Self {
-        Self::with(board, gpus, |_| {})
+    pub fn new(boards: &str, gpus: u32) -> Self {
+        Self::with(boards, gpus, |_| {})
     }
 
     /// As [`Sim::new`], with other options.
-    pub fn with(board: &str, gpus: u32, adapt: impl FnOnce(&mut Options)) -> Self {
+    pub fn with(boards: &str, gpus: u32, adapt: impl FnOnce(&mut Options)) -> Self {
         let root = tempfile::tempdir().unwrap();
-        let mut options = options(root.path(), board, gpus);
+        let mut options = options(root.path(), boards, gpus);
         adapt(&mut options);
         let store = install(&options).unwrap();
         Self { root, store, options }
@@ -75,7 +75,7 @@ impl Sim {
 }
 
 /// GPUs without device nodes, in this folder.
-pub fn options(root: &Path, board: &str, gpus: u32) -> Options {
+pub fn options(root: &Path, boards: &str, gpus: u32) -> Options {
     Options {
         root: root.into(),
         driver_root: "/drv".into(),
@@ -84,7 +84,7 @@ pub fn options(root: &Path, board: &str, gpus: u32) -> Options {
         cuda: None,
         tool: None,
         node: "node".into(),
-        board: boards::load(board).unwrap(),
+        boards: boards::load_list(boards).unwrap(),
         variant: Variant::Normal,
         gpus,
         latency_permille: 0,

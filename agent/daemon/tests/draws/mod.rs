@@ -78,7 +78,7 @@ impl Draws {
             machine.create_gi(0, kept.id, Some(Placement { start: kept.start, size: kept.size })).unwrap();
         }
         for (profile, start) in candidates {
-            let profile = profile.get(&self.empty.board.profiles);
+            let profile = profile.get(&self.empty.gpus[0].board.profiles);
             let placement = Placement { start: *start.get(&profile.starts), size: profile.size };
             // a candidate that does not fit is skipped
             let _ = machine.create_gi(0, profile.id, Some(placement));
@@ -87,7 +87,7 @@ impl Draws {
             start: gi.placement.start,
             size: gi.placement.size,
             id: gi.profile,
-            profile: machine.board.profile(gi.profile).unwrap().name.clone(),
+            profile: machine.gpus[0].board.profile(gi.profile).unwrap().name.clone(),
         };
         let mut instances: Vec<Wanted> = machine.gpus[0].instances.iter().map(wanted).collect();
         instances.sort_by_key(|wanted| wanted.start);

@@ -49,7 +49,7 @@ impl Node {
             cuda: None,
             tool: None,
             node: "node".into(),
-            board: boards::load("h100-80gb").unwrap(),
+            boards: vec![boards::load("h100-80gb").unwrap()],
             variant: Variant::Normal,
             gpus: 2,
             latency_permille: 0,

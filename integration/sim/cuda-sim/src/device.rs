@@ -25,25 +25,23 @@ const VIRTUAL_MEMORY: c_int = 102;
 /// The devices in CUDA's order: GPUs without MIG mode, or the first MIG device alone. `CUDA_VISIBLE_DEVICES` chooses by index or UUID.
 pub fn visible(machine: &Machine) -> Vec<Identity> {
     let view = View::of(machine, std::env::var_os(visible::VARIABLE));
-    let board = &machine.board;
-    let (major, minor) = board.compute_capability;
     let identity = |gpu: &silicon::machine::Gpu, instance, uuid: &str, name: String| Identity {
         gpu: gpu.index,
         instance,
         name,
         uuid: bytes(uuid),
         gpu_uuid: bytes(&gpu.uuid),
-        capability: (major, minor),
+        capability: gpu.board.compute_capability,
     };
     let devices = machine.mig_devices();
     let migs = devices.iter().filter(|d| view.gpu(d.gpu.index) && view.mig(d));
     let migs = migs.map(|d| {
-        let name = format!("{} MIG {}", board.name, machine.mig_profile_name(d));
+        let name = format!("{} MIG {}", d.gpu.board.name, d.profile_name());
         (d.uuid(), identity(d.gpu, Some((d.gi.id, d.ci.id)), &d.uuid(), name))
     });
     let mut migs: Vec<_> = migs.collect();
     let whole = machine.gpus.iter().filter(|gpu| view.gpu(gpu.index) && !gpu.mig && !gpu.lost);
-    let whole = whole.map(|gpu| (gpu.uuid.clone(), identity(gpu, None, &gpu.uuid, board.name.clone())));
+    let whole = whole.map(|gpu| (gpu.uuid.clone(), identity(gpu, None, &gpu.uuid, gpu.board.name.clone())));
     let mut found: Vec<(String, Identity)> = whole.collect();
     if let Ok(chosen) = std::env::var("CUDA_VISIBLE_DEVICES") {
         let all: Vec<_> = found.into_iter().chain(migs).collect();

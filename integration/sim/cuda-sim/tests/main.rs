@@ -58,7 +58,7 @@ impl Node {
             cuda: None,
             tool: None,
             node: "node".into(),
-            board: boards::load("a30-24gb").unwrap(),
+            boards: vec![boards::load("a30-24gb").unwrap()],
             variant: Variant::Normal,
             gpus: 1,
             latency_permille: 0,

@@ -49,44 +49,19 @@ impl Context {
         }
         self.named(|gpu| gpu.uuid == uuid).map(handle::of_gpu)
     }
+}
 
-    fn name(&self, device: Device<'_>) -> String {
-        let board = &self.machine.board.name;
-        match device {
-            Device::Gpu(_) => board.clone(),
-            Device::Mig(device) => format!("{board} MIG {}", self.machine.mig_profile_name(&device)),
-        }
-    }
-
-    fn attributes(&self, device: &MigDevice<'_>) -> Result<nvmlDeviceAttributes_t, Code> {
-        let profile = self.machine.profile_of(device.gi)?;
-        let compute = self.machine.compute_profile(device.gi, device.ci)?;
-        let Engines { copy_engines, decoders, encoders, jpeg, ofa, .. } = profile.engines;
-        Ok(nvmlDeviceAttributes_t {
-            multiprocessorCount: compute.sm,
-            sharedCopyEngineCount: copy_engines,
-            sharedDecoderCount: decoders,
-            sharedEncoderCount: encoders,
-            sharedJpegCount: jpeg,
-            sharedOfaCount: ofa,
-            gpuInstanceSliceCount: profile.slices,
-            computeInstanceSliceCount: compute.slices,
-            memorySizeMB: profile.memory_mib,
-        })
-    }
-
-    /// Its PCI address and ids.
-    pub fn pci(&self, gpu: &Gpu) -> nvmlPciInfo_t {
-        let bus = ids::pci_bus(gpu.index);
-        nvmlPciInfo_t {
-            busIdLegacy: field(&format!("0000:{bus:02X}:00.0")),
-            domain: 0,
-            bus,
-            device: 0,
-            pciDeviceId: self.machine.board.pci_device_id,
-            pciSubSystemId: SUBSYSTEM,
-            busId: field(&ids::pci_bus_id(gpu.index)),
-        }
+/// PCI address and ids of a GPU.
+pub fn pci_of(gpu: &Gpu) -> nvmlPciInfo_t {
+    let bus = ids::pci_bus(gpu.index);
+    nvmlPciInfo_t {
+        busIdLegacy: field(&format!("0000:{bus:02X}:00.0")),
+        domain: 0,
+        bus,
+        device: 0,
+        pciDeviceId: gpu.board.pci_device_id,
+        pciSubSystemId: SUBSYSTEM,
+        busId: field(&ids::pci_bus_id(gpu.index)),
     }
 }
 
@@ -152,7 +127,7 @@ nvml! {
     }
 
     fn nvmlDeviceGetName[device](ctx, device: nvmlDevice_t, name: *mut c_char, length: c_uint) {
-        put_text(name, length, &ctx.name(ctx.device(device)?))
+        put_text(name, length, &name_of(ctx.device(device)?))
     }
 
     fn nvmlDeviceGetUUID[device](ctx, device: nvmlDevice_t, uuid: *mut c_char, length: c_uint) {
@@ -167,13 +142,13 @@ nvml! {
     }
 
     fn nvmlDeviceGetPciInfo_v3[device](ctx, device: nvmlDevice_t, pci: *mut nvmlPciInfo_t) {
-        put(pci, ctx.pci(ctx.device(device)?.gpu()))
+        put(pci, pci_of(ctx.device(device)?.gpu()))
     }
 
     fn nvmlDeviceGetPciInfoExt[device](ctx, device: nvmlDevice_t, pci: *mut nvmlPciInfoExt_t) {
         let gpu = ctx.device(device)?.gpu();
         version(get(pci)?.version, size_of::<nvmlPciInfoExt_t>(), 1)?;
-        let old = ctx.pci(gpu);
+        let old = pci_of(gpu);
         put(pci, nvmlPciInfoExt_t {
             version: get(pci)?.version,
             domain: old.domain,
@@ -193,20 +168,19 @@ nvml! {
     }
 
     fn nvmlDeviceGetArchitecture[device](ctx, device: nvmlDevice_t, arch: *mut c_uint) {
-        ctx.device(device)?;
-        put(arch, ctx.machine.board.arch.nvml())
+        put(arch, ctx.device(device)?.gpu().board.arch.nvml())
     }
 
     fn nvmlDeviceGetCudaComputeCapability[device](
         ctx, device: nvmlDevice_t, major: *mut c_int, minor: *mut c_int,
     ) {
-        ctx.device(device)?;
-        put(major, ctx.machine.board.compute_capability.0)?;
-        put(minor, ctx.machine.board.compute_capability.1)
+        let capability = ctx.device(device)?.gpu().board.compute_capability;
+        put(major, capability.0)?;
+        put(minor, capability.1)
     }
 
     fn nvmlDeviceGetAttributes_v2[device](ctx, device: nvmlDevice_t, attributes: *mut nvmlDeviceAttributes_t) {
-        put(attributes, ctx.attributes(&ctx.mig_device(device).map_err(|_| Code::NOT_SUPPORTED)?)?)
+        put(attributes, attributes_of(&ctx.mig_device(device).map_err(|_| Code::NOT_SUPPORTED)?)?)
     }
 
     fn nvmlDeviceGetVirtualizationMode[device](ctx, device: nvmlDevice_t, mode: *mut c_uint) {
@@ -232,4 +206,30 @@ nvml! {
 /// Serial number on the board.
 fn serial_of(gpu: &Gpu) -> String {
     format!("16510210{:05}", gpu.index + 1)
+}
+
+/// Its product name, with the profile of a MIG device.
+fn name_of(device: Device<'_>) -> String {
+    match device {
+        Device::Gpu(gpu) => gpu.board.name.clone(),
+        Device::Mig(device) => format!("{} MIG {}", device.gpu.board.name, device.profile_name()),
+    }
+}
+
+/// Engines, slices and memory of a MIG device.
+fn attributes_of(device: &MigDevice<'_>) -> Result<nvmlDeviceAttributes_t, Code> {
+    let profile = device.gpu.profile_of(device.gi)?;
+    let compute = device.gpu.compute_profile(device.gi, device.ci)?;
+    let Engines { copy_engines, decoders, encoders, jpeg, ofa, .. } = profile.engines;
+    Ok(nvmlDeviceAttributes_t {
+        multiprocessorCount: compute.sm,
+        sharedCopyEngineCount: copy_engines,
+        sharedDecoderCount: decoders,
+        sharedEncoderCount: encoders,
+        sharedJpegCount: jpeg,
+        sharedOfaCount: ofa,
+        gpuInstanceSliceCount: profile.slices,
+        computeInstanceSliceCount: compute.slices,
+        memorySizeMB: profile.memory_mib,
+    })
 }

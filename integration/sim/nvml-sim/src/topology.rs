@@ -9,10 +9,13 @@ use nvml_wrapper_sys::bindings::{
 use silicon::machine::Gpu;
 use silicon::{Code, LINKS, Links};
 
-use crate::call::{
-    context::Context,
-    nvml,
-    out::{field, put},
+use crate::{
+    call::{
+        context::Context,
+        nvml,
+        out::{field, put},
+    },
+    device::pci_of,
 };
 
 /// `NVML_TOPOLOGY_INTERNAL`: one board.
@@ -56,9 +59,9 @@ nvml! {
 
     fn nvmlDeviceGetNvLinkRemotePciInfo_v2[device](ctx, device: nvmlDevice_t, link: c_uint, pci: *mut nvmlPciInfo_t) {
         match ctx.link_end(device, link)?.ok_or(Code::NOT_SUPPORTED)? {
-            End::Gpu(gpu) => put(pci, ctx.pci(gpu)),
+            End::Gpu(gpu) => put(pci, pci_of(gpu)),
             End::Switch(number) => {
-                let gpu = ctx.pci(ctx.gpu(device)?);
+                let gpu = pci_of(ctx.gpu(device)?);
                 put(pci, nvmlPciInfo_t { busId: field(&format!("00000000:{:02X}:00.0", 0xC0 + number)), ..gpu })
             }
         }

@@ -50,13 +50,13 @@ fn nix_is_root() -> bool {
 
 /// One instance of each profile in turn, until nothing more fits.
 fn fill(machine: &mut Machine, gpu: usize, first: usize) {
-    let profiles: Vec<Profile> = machine.board.profiles.clone();
+    let profiles: Vec<Profile> = machine.gpus[gpu].board.profiles.clone();
     let index = u32::try_from(gpu).unwrap();
     let mut refused = 0;
     for profile in profiles.iter().cycle().skip(first % profiles.len()) {
         match machine.create_gi(index, profile.id, None) {
             Ok(gi) => {
-                let ci = widest(machine, profile.id);
+                let ci = widest(&machine.gpus[gpu].board, profile.id);
                 machine.create_ci(index, gi.id, ci, None).unwrap();
                 refused = 0;
             }
@@ -70,8 +70,9 @@ fn fill(machine: &mut Machine, gpu: usize, first: usize) {
 
 /// The expected labels for a machine's MIG devices.
 fn expected_labels(machine: &Machine) -> Labels {
-    let profile = |id: u32| machine.board.profile(id).unwrap().name.as_str();
-    mig_labels(&machine.board, machine.mig_devices().iter().map(|device| profile(device.gi.profile)))
+    let board = &machine.gpus[0].board;
+    let profile = |id: u32| board.profile(id).unwrap().name.as_str();
+    mig_labels(board, machine.mig_devices().iter().map(|device| profile(device.gi.profile)))
 }
 
 fn expected_devices(machine: &Machine) -> Devices {

@@ -14,13 +14,47 @@ fn wrapper_lists_gpus_with_name_and_memory() {
         let nvml = sim.nvml();
         assert_eq!(nvml.device_count().unwrap(), 2);
         let gpu = nvml.device_by_index(1).unwrap();
-        assert_eq!(gpu.name().unwrap(), sim.options.board.name);
-        assert_eq!(gpu.memory_info().unwrap().total >> 20, sim.options.board.memory_mib);
+        assert_eq!(gpu.name().unwrap(), sim.options.boards[0].name);
+        assert_eq!(gpu.memory_info().unwrap().total >> 20, sim.options.boards[0].memory_mib);
         assert_eq!(gpu.minor_number().unwrap(), 1);
         assert_eq!(gpu.pci_info().unwrap().bus_id, "00000000:0F:00.0");
         assert_eq!(nvml.device_by_uuid(gpu.uuid().unwrap()).unwrap().index().unwrap(), 1);
         assert_eq!(nvml.device_by_pci_bus_id("0000:0f:00.0").unwrap().index().unwrap(), 1);
     }
+}
+
+#[test]
+fn each_gpu_of_a_mixed_node_has_its_own_board() {
+    let sim = Sim::with("a100-80gb+h100-94gb+t4-16gb", |options| options.gpus = 3);
+    let nvml = sim.nvml();
+    let found = [0, 1, 2].map(|index| {
+        let gpu = nvml.device_by_index(index).unwrap();
+        let capability = gpu.cuda_compute_capability().unwrap();
+        let smallest = gpu.profile_info(0).ok().map(|profile| profile.memory_size_mb);
+        let memory = gpu.memory_info().unwrap().total >> 20;
+        let pci = gpu.pci_info().unwrap().pci_device_id;
+        (gpu.name().unwrap(), memory, pci, capability.major, gpu.gpm_support().unwrap(), smallest)
+    });
+    let (a100, h100, t4) = ("NVIDIA A100-SXM4-80GB", "NVIDIA H100 NVL", "Tesla T4");
+    assert_eq!(found[0], (a100.to_owned(), 81_920, 0x20B2_10DE, 8, false, Some(9728)));
+    assert_eq!(found[1], (h100.to_owned(), 95_830, 0x2321_10DE, 9, true, Some(11_008)));
+    assert_eq!(found[2], (t4.to_owned(), 15_360, 0x1EB8_10DE, 7, false, None));
+    sim.mig(0);
+    sim.mig(1);
+    for gpu in [0, 1] {
+        sim.partition(gpu, 19);
+    }
+    let names = [0, 1].map(|index| {
+        let gpu = nvml.device_by_index(index).unwrap();
+        gpu.mig_device_by_index(0).unwrap().name().unwrap()
+    });
+    assert_eq!(names, [format!("{a100} MIG 1g.10gb"), format!("{h100} MIG 1g.12gb")]);
+    let shown: serde_json::Value = serde_json::from_str(&sim.nvsim(&["show", "-o", "json"])).unwrap();
+    assert_eq!(shown["board"], "a100-80gb+h100-94gb+t4-16gb");
+    assert_eq!(shown["gpus"][1]["board"], "h100-94gb");
+    assert_eq!(shown["gpus"][1]["name"], h100);
+    let text = sim.nvsim(&["show"]);
+    assert!(text.contains(&format!("GPU 0: {a100} GPU-")) && text.contains(&format!("GPU 2: {t4} GPU-")), "{text}");
 }
 
 #[test]
@@ -30,7 +64,7 @@ fn wrapper_lists_every_profile_of_every_board() {
         let nvml = sim.nvml();
         let gpu = nvml.device_by_index(0).unwrap();
         let ids: Vec<u32> = (0..18).filter_map(|n| gpu.profile_info(n).ok()).map(|p| p.id).collect();
-        let mut expected = sim.options.board.profiles.clone();
+        let mut expected = sim.options.boards[0].profiles.clone();
         expected.sort_by_key(|p| p.nvml_enum);
         assert_eq!(ids, expected.iter().map(|p| p.id).collect::<Vec<_>>(), "{key}");
     }

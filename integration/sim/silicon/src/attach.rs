@@ -124,9 +124,9 @@ fn device(machine: &Machine, client: &Client) -> Result<(String, u64), Error> {
     match client.instance {
         Some((gi, ci)) => {
             let device: MigDevice<'_> = machine.mig_device(client.gpu, gi, ci)?;
-            Ok((device.uuid(), machine.profile_of(device.gi)?.memory_mib << 20))
+            Ok((device.uuid(), gpu.profile_of(device.gi)?.memory_mib << 20))
         }
         None if gpu.mig => Err(Error::MigMode(client.gpu)),
-        None => Ok((gpu.uuid.clone(), (machine.board.memory_mib - RESERVED_MIB) << 20)),
+        None => Ok((gpu.uuid.clone(), (gpu.board.memory_mib - RESERVED_MIB) << 20)),
     }
 }

@@ -6,18 +6,18 @@ use crate::board::Placement;
 use crate::clients::Client;
 use crate::code::Code;
 use crate::compute_profile::{ComputeProfile, placements, profile};
-use crate::machine::{ComputeInstance, GpuInstance, Machine};
+use crate::machine::{ComputeInstance, Gpu, GpuInstance, Machine};
 
 impl Machine {
     /// Creates a compute instance, at the given start or at the first free one.
     pub fn create_ci(&mut self, gpu: u32, gi: u32, id: u32, start: Option<Placement>) -> Result<ComputeInstance, Code> {
         let on = self.gpu(gpu)?;
         let parent = on.instance(gi)?;
-        let gi_profile = self.profile_of(parent)?;
-        let ci_profile = profile(&self.board, gi_profile, id).ok_or(Code::INVALID_ARGUMENT)?;
+        let gi_profile = on.profile_of(parent)?;
+        let ci_profile = profile(&on.board, gi_profile, id).ok_or(Code::INVALID_ARGUMENT)?;
         let allowed = placements(gi_profile, &ci_profile);
         let sm_used: u32 =
-            parent.compute.iter().filter_map(|c| profile(&self.board, gi_profile, c.profile)).map(|p| p.sm).sum();
+            parent.compute.iter().filter_map(|c| profile(&on.board, gi_profile, c.profile)).map(|p| p.sm).sum();
         let fits = |p: &Placement| {
             sm_used + ci_profile.sm <= gi_profile.engines.sm && !parent.compute.iter().any(|c| c.placement.overlaps(*p))
         };
@@ -56,8 +56,10 @@ impl Machine {
             }
         }
     }
+}
 
-    /// The compute instance's profile.
+impl Gpu {
+    /// The profile of one of its compute instances.
     pub fn compute_profile(&self, gi: &GpuInstance, ci: &ComputeInstance) -> Result<ComputeProfile, Code> {
         profile(&self.board, self.profile_of(gi)?, ci.profile).ok_or(Code::UNKNOWN)
     }

@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::board::{Board, Variant};
 use crate::machine::{DRIVER_VERSION, Devices, Machine};
 use crate::store::{self, Store};
-use crate::{activity, clients, engines, history, materialize, nodes, paths, physical};
+use crate::{activity, boards, clients, engines, history, materialize, nodes, paths, physical};
 
 /// The CDI kind whose device `state` gives a container the state of the simulator.
 pub const CDI_KIND: &str = "gputenancy.io/simulator";
@@ -61,9 +61,9 @@ pub struct Options {
     pub tool: Option<PathBuf>,
     /// Name of the node.
     pub node: String,
-    /// The board of all GPUs.
-    pub board: Board,
-    /// Which variant of the board.
+    /// The boards of the GPUs, as [`boards::of_gpu`] assigns them.
+    pub boards: Vec<Board>,
+    /// Which variant of the boards.
     pub variant: Variant,
     /// Number of GPUs.
     pub gpus: u32,
@@ -89,6 +89,11 @@ impl Options {
         self.root.join("dev")
     }
 
+    /// The board of each GPU.
+    pub fn of_gpus(&self) -> impl Iterator<Item = &Board> {
+        (0..self.gpus).filter_map(move |index| boards::of_gpu(&self.boards, index))
+    }
+
     /// The `InfoROM`'s file as this process sees it.
     pub fn inforom(&self) -> PathBuf {
         inside(&self.root, &self.persistent).join(INFOROM)
@@ -101,13 +106,14 @@ pub fn install(options: &Options) -> Result<Store, Error> {
     let store = Store::new(options.state());
     let machine = match store.read() {
         Ok(known) => {
-            let same = known.board.key == options.board.key && known.gpus.len() == options.gpus as usize;
-            if !same {
-                return Err(Error::Different(format!("{} × {}", known.gpus.len(), known.board.key)));
+            let keys = || known.gpus.iter().map(|gpu| gpu.board.key.as_str());
+            if !keys().eq(options.of_gpus().map(|board| board.key.as_str())) {
+                return Err(Error::Different(boards::summary(keys())));
             }
             (*known).clone()
         }
-        Err(store::Error::Missing(..)) => power_on(options)?,
+        // a state of another version of the simulator cannot be read; its GPUs are as after a power cycle
+        Err(store::Error::Missing(..) | store::Error::Broken(..)) => power_on(options)?,
         Err(e) => return Err(e.into()),
     };
     let driver = options.driver();
@@ -197,7 +203,8 @@ fn power_on(options: &Options) -> Result<Machine, Error> {
     if let Some(folder) = file.parent() {
         at(folder, fs::create_dir_all)?;
     }
-    let mut machine = Machine::power_on(&options.node, options.board.clone(), options.variant, options.gpus, &modes);
+    let Options { node, boards, variant, gpus, .. } = options;
+    let mut machine = Machine::with_boards(node, boards, *variant, *gpus, &modes);
     if options.devices {
         let majors = free_majors()?;
         machine.devices = majors.first().map(|&caps_major| Devices { caps_major });

@@ -14,9 +14,8 @@ impl Machine {
         if !self.memory_limits.supported {
             return Err(Code::NOT_SUPPORTED);
         }
-        self.gpu(gpu)?;
+        let total = self.gpu(gpu)?.board.memory_mib << 20;
         let id = folder(cgroup)?;
-        let total = self.board.memory_mib << 20;
         if soft > hard || soft > total || (hard > total && hard != NO_LIMIT) {
             return Err(Code::INVALID_ARGUMENT);
         }

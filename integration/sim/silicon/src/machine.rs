@@ -6,7 +6,7 @@ use crate::board::{Board, Placement, Profile, Variant};
 use crate::clients::Client;
 use crate::code::Code;
 use crate::memory_limits::MemoryLimits;
-use crate::{compute_profile, ids};
+use crate::{boards, compute_profile, ids};
 
 /// Version of the simulated driver.
 pub const DRIVER_VERSION: &str = "580.95.05";
@@ -34,8 +34,6 @@ pub struct Machine {
     /// Memory limits of cgroups, which drivers have from version 615 on.
     #[serde(default)]
     pub memory_limits: MemoryLimits,
-    /// The board of all GPUs.
-    pub board: Board,
     /// Which half of the memory axis is half 1.
     pub variant: Variant,
     /// The GPUs by index.
@@ -117,6 +115,8 @@ pub struct Gpu {
     pub index: u32,
     /// `GPU-…`.
     pub uuid: String,
+    /// Its board, which may differ from that of other GPUs.
+    pub board: Board,
     /// Active MIG mode.
     pub mig: bool,
     /// MIG mode after the next reset.
@@ -215,38 +215,25 @@ pub struct MigDevice<'a> {
 }
 
 impl Machine {
-    /// A machine after power-on: no instances, MIG mode from the `InfoROM`.
+    /// A machine of equal GPUs after power-on: no instances, MIG mode from the `InfoROM`.
     pub fn power_on(node: &str, board: Board, variant: Variant, count: u32, inforom: &[bool]) -> Self {
-        let gpus = (0..count)
-            .map(|index| {
-                let kept = inforom.get(index as usize).copied().unwrap_or(false);
-                let mig = kept && board.arch.mode_persists() && board.has_mig();
-                Gpu {
-                    index,
-                    uuid: ids::gpu_uuid(node, index),
-                    mig,
-                    mig_pending: mig,
-                    instances: Vec::new(),
-                    lost: false,
-                    persistence: false,
-                    compute_mode: 0,
-                    accounting: false,
-                    leaks: Vec::new(),
-                    recovery_action: no_action(),
-                    ecc_volatile: 0,
-                    ecc_aggregate: 0,
-                }
-            })
-            .collect();
+        Self::with_boards(node, &[board], variant, count, inforom)
+    }
+
+    /// As [`Machine::power_on`], with these boards of its GPUs, as [`boards::of_gpu`] assigns them.
+    pub fn with_boards(node: &str, boards: &[Board], variant: Variant, count: u32, inforom: &[bool]) -> Self {
+        let gpu = |index: u32| {
+            let kept = inforom.get(index as usize).copied().unwrap_or(false);
+            Some(Gpu::power_on(node, index, boards::of_gpu(boards, index)?.clone(), kept))
+        };
         Self {
             node: node.into(),
             virtualization: Virtualization::None,
             unlicensed: false,
             links: Links::None,
             memory_limits: MemoryLimits::default(),
-            board,
             variant,
-            gpus,
+            gpus: (0..count).filter_map(gpu).collect(),
             latency_permille: 0,
             devices: None,
             next_serial: 1,
@@ -257,7 +244,7 @@ impl Machine {
 
     /// Content of the `InfoROM`: the MIG mode after the next power-on, on architectures that keep it.
     pub fn inforom_modes(&self) -> Vec<bool> {
-        self.gpus.iter().map(|g| g.mig_pending && self.board.arch.mode_persists()).collect()
+        self.gpus.iter().map(|g| g.mig_pending && g.board.arch.mode_persists()).collect()
     }
 
     /// The GPU at this index, in working order.
@@ -270,11 +257,6 @@ impl Machine {
     pub fn gpu_mut(&mut self, index: u32) -> Result<&mut Gpu, Code> {
         let gpu = self.gpus.get_mut(index as usize).ok_or(Code::INVALID_ARGUMENT)?;
         if gpu.lost { Err(Code::GPU_IS_LOST) } else { Ok(gpu) }
-    }
-
-    /// The profile that a GPU instance was made from.
-    pub fn profile_of(&self, gi: &GpuInstance) -> Result<&Profile, Code> {
-        self.board.profile(gi.profile).ok_or(Code::UNKNOWN)
     }
 
     /// All MIG devices, by GPU and MIG index.
@@ -297,12 +279,6 @@ impl Machine {
         Ok(MigDevice { gpu, gi, ci })
     }
 
-    /// Name of a MIG device's profile, such as `1g.10gb` or `1c.3g.40gb`.
-    pub fn mig_profile_name(&self, device: &MigDevice<'_>) -> String {
-        let Ok(profile) = self.profile_of(device.gi) else { return String::new() };
-        compute_profile::device_name(&self.board, profile, device.ci.profile)
-    }
-
     /// Records an Xid event and drops the oldest ones.
     pub fn raise_xid(&mut self, gpu: u32, instance: Option<u32>, xid: u64) -> Result<(), Code> {
         self.gpus.get(gpu as usize).ok_or(Code::INVALID_ARGUMENT)?;
@@ -322,6 +298,32 @@ impl Machine {
 }
 
 impl Gpu {
+    /// A GPU after power-on; `kept`: the `InfoROM` has MIG mode.
+    fn power_on(node: &str, index: u32, board: Board, kept: bool) -> Self {
+        let mig = kept && board.arch.mode_persists() && board.has_mig();
+        Self {
+            index,
+            uuid: ids::gpu_uuid(node, index),
+            board,
+            mig,
+            mig_pending: mig,
+            instances: Vec::new(),
+            lost: false,
+            persistence: false,
+            compute_mode: 0,
+            accounting: false,
+            leaks: Vec::new(),
+            recovery_action: no_action(),
+            ecc_volatile: 0,
+            ecc_aggregate: 0,
+        }
+    }
+
+    /// The profile of one of its GPU instances.
+    pub fn profile_of(&self, gi: &GpuInstance) -> Result<&Profile, Code> {
+        self.board.profile(gi.profile).ok_or(Code::UNKNOWN)
+    }
+
     /// The GPU instance with this id.
     pub fn instance(&self, id: u32) -> Result<&GpuInstance, Code> {
         self.instances.iter().find(|gi| gi.id == id).ok_or(Code::NOT_FOUND)
@@ -337,6 +339,12 @@ impl MigDevice<'_> {
     /// `MIG-…`.
     pub fn uuid(&self) -> String {
         ids::mig_uuid(&self.gpu.uuid, self.gi.id, self.ci.placement.start, self.ci.placement.size)
+    }
+
+    /// Name of its profile, such as `1g.10gb` or `1c.3g.40gb`.
+    pub fn profile_name(&self) -> String {
+        let Ok(profile) = self.gpu.profile_of(self.gi) else { return String::new() };
+        compute_profile::device_name(&self.gpu.board, profile, self.ci.profile)
     }
 
     /// Whether this client is attached to this device.

@@ -24,7 +24,7 @@ pub fn proc_files(root: &Path, machine: &Machine) -> io::Result<()> {
     for gpu in &machine.gpus {
         let information = format!(
             "Model: \t\t {}\nGPU UUID: \t {}\nBus Type: \t PCIe\nBus Location: \t {}\nDevice Minor: \t {}\n",
-            machine.board.name,
+            gpu.board.name,
             gpu.uuid,
             address(gpu),
             gpu.index
@@ -55,7 +55,7 @@ pub fn trees(root: &Path, machine: &Machine) -> io::Result<()> {
     let majors =
         format!("Character devices:\n{caps} nvidia-caps\n{} nvidia-uvm\n195 nvidia\n195 nvidiactl\n", caps - 1);
     write(&root.join("proc/devices"), &majors)?;
-    machine.gpus.iter().try_for_each(|gpu| pci_device(root, machine, gpu))
+    machine.gpus.iter().try_for_each(|gpu| pci_device(root, gpu))
 }
 
 /// Writes files of a driver root besides NVML whose existence is checked, and that are not run or loaded.
@@ -86,9 +86,9 @@ fn mig_minors(machine: &Machine) -> String {
     text
 }
 
-fn pci_device(root: &Path, machine: &Machine, gpu: &Gpu) -> io::Result<()> {
+fn pci_device(root: &Path, gpu: &Gpu) -> io::Result<()> {
     let folder = root.join("sys/bus/pci/devices").join(address(gpu));
-    let [device, vendor] = [machine.board.pci_device_id >> 16, machine.board.pci_device_id & 0xffff];
+    let [device, vendor] = [gpu.board.pci_device_id >> 16, gpu.board.pci_device_id & 0xffff];
     for (name, text) in [
         ("vendor", format!("{vendor:#06x}\n")),
         ("device", format!("{device:#06x}\n")),

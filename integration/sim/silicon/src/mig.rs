@@ -8,8 +8,8 @@ use crate::machine::{Gpu, GpuInstance, Machine};
 impl Machine {
     /// Creates a GPU instance; without a placement at the first free start in the driver's order.
     pub fn create_gi(&mut self, gpu: u32, profile: u32, wanted: Option<Placement>) -> Result<GpuInstance, Code> {
-        let board = &self.board;
         let on = self.gpu(gpu)?;
+        let board = &on.board;
         if !on.mig {
             return Err(Code::NOT_SUPPORTED);
         }

@@ -2,12 +2,12 @@
 
 use crate::clients::Client;
 use crate::code::Code;
-use crate::machine::{Leak, Machine, Virtualization};
+use crate::machine::{Gpu, Leak, Machine, Virtualization};
 
 impl Machine {
-    /// The driver has the MIG calls: not in a virtual machine with a vGPU.
-    pub fn has_mig(&self) -> bool {
-        self.board.has_mig() && self.virtualization != Virtualization::Guest
+    /// The driver has the MIG calls for a GPU: not in a virtual machine with a vGPU.
+    pub fn has_mig(&self, gpu: &Gpu) -> bool {
+        gpu.board.has_mig() && self.virtualization != Virtualization::Guest
     }
 
     /// Sets the pending MIG mode and activates it where the hardware can.
@@ -15,8 +15,7 @@ impl Machine {
     /// The inner result is the activation status: on Ampere a change waits for a reset; later architectures change at
     /// once when idle, else the change stays pending and the status is `IN_USE`.
     pub fn set_mig_mode(&mut self, gpu: u32, on: bool, clients: &[Client]) -> Result<Result<(), Code>, Code> {
-        let needs_reset = self.board.arch.mode_needs_reset();
-        if !self.has_mig() {
+        if !self.has_mig(self.gpu(gpu)?) {
             return Err(Code::NOT_SUPPORTED);
         }
         let gpu = self.gpu_mut(gpu)?;
@@ -24,7 +23,7 @@ impl Machine {
         if gpu.mig == on {
             return Ok(Ok(()));
         }
-        if needs_reset {
+        if gpu.board.arch.mode_needs_reset() {
             return Ok(Err(Code::RESET_REQUIRED));
         }
         let busy = !gpu.instances.is_empty() || clients.iter().any(|c| c.gpu == gpu.index);

@@ -30,9 +30,9 @@ pub fn partition(store: &Store, gpu: u32, profiles: &[String]) -> Result<(), Err
         machine.reset(gpu, clients)?;
         for wanted in profiles {
             let named = |p: &&crate::Profile| p.name == *wanted || p.id.to_string() == *wanted;
-            let profile = machine.board.profiles.iter().find(named).ok_or(Code::INVALID_ARGUMENT)?;
-            let widest =
-                compute_profile::profiles(&machine.board, profile).into_iter().max_by_key(|p| (p.slices, p.sm));
+            let board = &machine.gpu(gpu)?.board;
+            let profile = board.profiles.iter().find(named).ok_or(Code::INVALID_ARGUMENT)?;
+            let widest = compute_profile::profiles(board, profile).into_iter().max_by_key(|p| (p.slices, p.sm));
             let (id, ci) = (profile.id, widest.ok_or(Code::UNKNOWN)?.id);
             let gi = machine.create_gi(gpu, id, None)?.id;
             machine.create_ci(gpu, gi, ci, None)?;

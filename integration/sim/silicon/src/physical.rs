@@ -33,8 +33,10 @@ pub fn create(dir: &Path) -> io::Result<()> {
 
 /// The bytes of a GPU or MIG device in the file.
 pub fn of_device(machine: &Machine, gpu: u32, instance: Option<(u32, u32)>) -> Result<Range<u64>, Code> {
-    let board = &machine.board;
-    let begin = u64::from(machine.gpu(gpu)?.index) * (board.memory_mib << 20);
+    let on = machine.gpu(gpu)?;
+    let board = &on.board;
+    let before = machine.gpus.iter().take_while(|other| other.index < on.index);
+    let begin: u64 = before.map(|other| other.board.memory_mib << 20).sum();
     let Some((gi, ci)) = instance else {
         return Ok(begin..begin + ((board.memory_mib - RESERVED_MIB) << 20));
     };
@@ -42,7 +44,7 @@ pub fn of_device(machine: &Machine, gpu: u32, instance: Option<(u32, u32)>) -> R
     let units = board.geometry.as_ref().map(|geometry| u64::from(geometry.memory_units)).filter(|units| *units > 0);
     let unit = (board.memory_mib << 20) / units.ok_or(Code::NOT_SUPPORTED)?;
     let begin = begin + u64::from(of.placement.start) * unit;
-    Ok(begin..begin + (machine.profile_of(of)?.memory_mib << 20))
+    Ok(begin..begin + (on.profile_of(of)?.memory_mib << 20))
 }
 
 /// The physical memory as one process sees it, and what it has of it.

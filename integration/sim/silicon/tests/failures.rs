@@ -6,7 +6,7 @@ use silicon::{Code, Machine, boards};
 
 fn machine(board: &str) -> Machine {
     let mut machine = Machine::power_on("n", boards::load(board).unwrap(), Variant::Normal, 2, &[]);
-    machine.gpus[0].mig = machine.board.has_mig();
+    machine.gpus[0].mig = machine.gpus[0].board.has_mig();
     machine.gpus[0].mig_pending = machine.gpus[0].mig;
     machine
 }
@@ -55,7 +55,7 @@ fn board_without_mig_refuses_mode_changes() {
 fn power_cycle_keeps_ampere_mode_and_removes_instances() {
     let mut before = machine("a30-24gb");
     before.create_gi(0, 14, None).unwrap();
-    let after = Machine::power_on("n", before.board.clone(), Variant::Normal, 2, &before.inforom_modes());
+    let after = Machine::power_on("n", before.gpus[0].board.clone(), Variant::Normal, 2, &before.inforom_modes());
     assert_eq!((after.gpus[0].mig, after.gpus[1].mig), (true, false));
     assert!(after.gpus[0].instances.is_empty());
 }
@@ -64,14 +64,14 @@ fn power_cycle_keeps_ampere_mode_and_removes_instances() {
 fn power_cycle_applies_pending_ampere_mode() {
     let mut before = machine("a100-40gb");
     before.set_mig_mode(1, true, &[]).unwrap().unwrap_err();
-    let after = Machine::power_on("n", before.board.clone(), Variant::Normal, 2, &before.inforom_modes());
+    let after = Machine::power_on("n", before.gpus[0].board.clone(), Variant::Normal, 2, &before.inforom_modes());
     assert!(after.gpus[1].mig);
 }
 
 #[test]
 fn power_cycle_resets_hopper_mode() {
     let before = machine("h200-141gb");
-    let after = Machine::power_on("n", before.board.clone(), Variant::Normal, 2, &before.inforom_modes());
+    let after = Machine::power_on("n", before.gpus[0].board.clone(), Variant::Normal, 2, &before.inforom_modes());
     assert!(!after.gpus[0].mig);
 }
 

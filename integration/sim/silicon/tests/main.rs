@@ -10,6 +10,7 @@
 mod combinations;
 mod failures;
 mod faults;
+mod mixed_boards;
 mod mps;
 mod properties;
 mod run;

@@ -29,7 +29,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// Executes a step, which may be refused.
 fn apply(machine: &mut Machine, step: &Step) {
-    let profiles = machine.board.profiles.clone();
+    let profiles = machine.gpus[0].board.profiles.clone();
     let instances = machine.gpus[0].instances.clone();
     match step {
         Step::Create(p) => drop(machine.create_gi(0, profiles[p % profiles.len()].id, None)),
@@ -40,7 +40,8 @@ fn apply(machine: &mut Machine, step: &Step) {
         }
         Step::CreateCompute(g, p) if !instances.is_empty() => {
             let gi = &instances[g % instances.len()];
-            let offered = compute_profile::profiles(&machine.board, machine.profile_of(gi).unwrap());
+            let gpu = &machine.gpus[0];
+            let offered = compute_profile::profiles(&gpu.board, gpu.profile_of(gi).unwrap());
             drop(machine.create_ci(0, gi.id, offered[p % offered.len()].id, None));
         }
         Step::Destroy(g) if !instances.is_empty() => {
@@ -58,20 +59,20 @@ fn apply(machine: &mut Machine, step: &Step) {
 
 fn check(machine: &Machine) {
     let gpu = &machine.gpus[0];
-    let board = &machine.board;
+    let board = &gpu.board;
     let geometry = board.geometry.as_ref().unwrap();
     let mut taken = BTreeSet::new();
     let mut ids = BTreeSet::new();
     let mut engines = Engines::default();
     for gi in &gpu.instances {
-        let profile = machine.profile_of(gi).unwrap();
+        let profile = gpu.profile_of(gi).unwrap();
         let units = gi.placement.start..gi.placement.start + gi.placement.size;
         assert!(units.end <= geometry.memory_units, "within the memory axis");
         assert!(units.into_iter().all(|unit| taken.insert(unit)), "no unit belongs to two instances");
         assert!(ids.insert(gi.id), "GPU-instance ids are unique");
         assert!(profile.starts.contains(&gi.placement.start), "only allowed starts");
         engines = engines.plus(profile.engines);
-        let sm: u32 = gi.compute.iter().map(|ci| machine.compute_profile(gi, ci).unwrap().sm).sum();
+        let sm: u32 = gi.compute.iter().map(|ci| gpu.compute_profile(gi, ci).unwrap().sm).sum();
         assert!(sm <= profile.engines.sm, "compute instances share their GPU instance's SMs");
     }
     assert!(engines.within(board.engines()), "instances share the GPU's engines");
@@ -112,7 +113,8 @@ proptest! {
         for step in &steps {
             apply(&mut machine, step);
         }
-        let profile = machine.board.profiles[pick % machine.board.profiles.len()].id;
+        let profiles = &machine.gpus[0].board.profiles;
+        let profile = profiles[pick % profiles.len()].id;
         let promised = machine.remaining(0, profile).unwrap();
         for _ in 0..promised {
             machine.create_gi(0, profile, None).unwrap();

@@ -67,6 +67,42 @@ fn sigterm_keeps_the_driver_by_default() {
     }
 }
 
+/// Runs `nvsim install` for the node `n` with three GPUs, and returns whether it succeeded, and its output.
+fn install(root: &Path, boards: &[&str]) -> (bool, String) {
+    std::fs::write(root.join("library"), "not loaded here").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nvsim"));
+    command.args(["install", "--no-devices", "--gpus", "3", "--node", "n", "--root"]).arg(root);
+    let output = command.arg("--library").arg(root.join("library")).args(boards).output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8(text).unwrap())
+}
+
+#[test]
+fn boards_of_the_node_take_precedence_over_those_of_all_nodes() {
+    for (own, expected) in [
+        ("n=a100-80gb+h100-80gb,m=t4-16gb", "1 x NVIDIA A100-SXM4-80GB, 2 x NVIDIA H100 80GB HBM3 simulated"),
+        ("m=t4-16gb,nn=t4-16gb", "3 x NVIDIA A30 simulated"),
+    ] {
+        let root = tempfile::tempdir().unwrap();
+        let (done, text) = install(root.path(), &["--board", "a30-24gb", "--node-boards", own]);
+        assert!(done && text.starts_with(expected), "{text}");
+    }
+}
+
+#[test]
+fn wrong_boards_are_refused() {
+    for (boards, expected) in [
+        (&["--board", "a30-24gb+rtx-4090"][..], "no board \"rtx-4090\"; known boards: "),
+        (&["--node-boards", "n=rtx-4090"][..], "no board \"rtx-4090\"; known boards: "),
+        (&["--node-boards", "t4-16gb"][..], "`t4-16gb` is not of the form NODE=BOARD"),
+        (&["--board", "t4-16gb+t4-16gb+t4-16gb+t4-16gb"][..], "4 boards for 3 GPUs"),
+    ] {
+        let root = tempfile::tempdir().unwrap();
+        let (done, text) = install(root.path(), boards);
+        assert!(!done && text.contains(expected), "{text}");
+    }
+}
+
 #[test]
 fn pod_restart_keeps_the_state() {
     let root = tempfile::tempdir().unwrap();

@@ -10,7 +10,7 @@ use silicon::history::Event;
 use silicon::install::{self, Options, install};
 use silicon::{Code, Store, boards, history, operations, store};
 
-fn options(root: &Path, board: &str) -> Options {
+fn options(root: &Path, boards: &str) -> Options {
     let library = root.join("library");
     fs::write(&library, "not loaded here").unwrap();
     Options {
@@ -21,7 +21,7 @@ fn options(root: &Path, board: &str) -> Options {
         cuda: None,
         tool: None,
         node: "n".into(),
-        board: boards::load(board).unwrap(),
+        boards: boards::load_list(boards).unwrap(),
         variant: Variant::Normal,
         gpus: 2,
         latency_permille: 0,
@@ -59,6 +59,31 @@ fn second_board_is_refused_until_uninstall() {
     assert!(matches!(install(&other), Err(install::Error::Different(_))));
     install::uninstall(root.path(), &other.driver_root, false).unwrap();
     install(&other).unwrap();
+}
+
+#[test]
+fn second_list_of_boards_is_refused_and_the_same_one_keeps_the_state() {
+    let root = tempfile::tempdir().unwrap();
+    install(&options(root.path(), "a100-80gb+h100-80gb")).unwrap();
+    install(&options(root.path(), "a100-80gb+h100-80gb")).unwrap();
+    let refused = install(&options(root.path(), "h100-80gb")).unwrap_err().to_string();
+    assert!(refused.contains("a simulator with 1 x a100-80gb, 1 x h100-80gb is installed already"), "{refused}");
+    let information = |address: &str| {
+        let file = format!("run/nvidia/driver/proc/driver/nvidia/gpus/{address}/information");
+        fs::read_to_string(root.path().join(file)).unwrap()
+    };
+    assert!(information("0000:07:00.0").contains("NVIDIA A100-SXM4-80GB"));
+    assert!(information("0000:0f:00.0").contains("NVIDIA H100 80GB HBM3"));
+}
+
+#[test]
+fn state_of_another_version_is_replaced() {
+    let root = tempfile::tempdir().unwrap();
+    let options = options(root.path(), "a100-80gb");
+    let store = install(&options).unwrap();
+    fs::write(store.dir().join("state.json"), "{\"node\": \"n\"}").unwrap();
+    assert!(matches!(store.read(), Err(store::Error::Broken(..))));
+    assert_eq!(install(&options).unwrap().read().unwrap().gpus.len(), 2);
 }
 
 #[test]
@@ -168,7 +193,7 @@ fn partition_by_names_is_all_or_nothing() {
     partition(&["3g.40gb", "19", "1g.10gb"]).unwrap();
     assert!(partition(&["7g.80gb", "1g.10gb"]).is_err());
     let machine = store.read().unwrap();
-    let names: Vec<String> = machine.mig_devices().iter().map(|d| machine.mig_profile_name(d)).collect();
+    let names: Vec<String> = machine.mig_devices().iter().map(silicon::machine::MigDevice::profile_name).collect();
     assert_eq!(names, ["3g.40gb", "1g.10gb", "1g.10gb"]);
 }
 

@@ -38,7 +38,8 @@ impl World {
 
     /// Installs the product with these chart values and removes the objects of earlier tests, and leaves GPUs as they are.
     pub async fn reinstall_api(&self, values: &[&str]) -> Result<()> {
-        try_join(self.installed(values, &[]), objects::delete_everything(&self.client)).await.map(drop)
+        try_join(self.installed(values, &[]), objects::delete_everything(&self.client)).await?;
+        Box::pin(self.h100_node_removed()).await
     }
 
     /// As [`World::enter`], with driver calls that take as long as on hardware: for the demo, benchmarks, and tests that
@@ -65,7 +66,8 @@ impl World {
             self.latency(LATENCY).await?;
             self.reset_boards().await
         });
-        try_join(product, objects::delete_everything(&self.client)).await.map(drop)
+        try_join(product, objects::delete_everything(&self.client)).await?;
+        Box::pin(self.h100_node_removed()).await
     }
 
     /// Installs the product with these chart values, unless it is installed so.

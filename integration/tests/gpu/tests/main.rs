@@ -25,7 +25,7 @@ fn gpu_test(checks: &[&str]) -> String {
         cuda: None,
         tool: None,
         node: "node".into(),
-        board: boards::load("h100-80gb").unwrap(),
+        boards: vec![boards::load("h100-80gb").unwrap()],
         variant: Variant::Normal,
         gpus: 1,
         latency_permille: 0,

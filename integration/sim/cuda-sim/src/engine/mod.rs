@@ -58,11 +58,11 @@ impl Engine {
         threads: Option<u32>,
     ) -> io::Result<Self> {
         let machine = store.read().map_err(io::Error::other)?;
-        let all = machine.board.engines().sm;
+        let all = machine.gpus.get(gpu as usize).map_or(0, |gpu| gpu.board.engines().sm);
         let own = match instance {
             Some((gi, ci)) => {
                 let device = machine.mig_device(gpu, gi, ci).map_err(io::Error::other)?;
-                machine.compute_profile(device.gi, device.ci).map_err(io::Error::other)?.sm
+                device.gpu.compute_profile(device.gi, device.ci).map_err(io::Error::other)?.sm
             }
             None => all,
         };

@@ -35,6 +35,16 @@ fn time_sliced_kernels_of_two_processes_run_one_after_another() {
 }
 
 #[test]
+fn kernel_fills_the_multiprocessors_of_the_board_of_its_gpu() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, boards) = (Store::new(dir.path()), boards::load_list("a100-80gb+h100-80gb").unwrap());
+    store.create(&Machine::with_boards("node", &boards, Variant::Normal, 2, &[])).unwrap();
+    // 98 and 132 multiprocessors
+    let active = [0, 1].map(|gpu| Engine::open(&store, (gpu, None), None, None).unwrap().load(132 * MS, 49, 1024).sm);
+    assert_eq!(active, [66 * MS, 49 * MS]);
+}
+
+#[test]
 fn mps_clients_run_at_the_same_time_each_as_slow_as_its_percentage() {
     let (_dir, store, begin) = node();
     let (first, second) = (engine(&store, 0, Some(25)), engine(&store, 1, Some(50)));

@@ -79,8 +79,8 @@ nvml! {
         ctx, gi: nvmlGpuInstance_t, profile: c_uint, to: *mut nvmlComputeInstance_t, count: *mut c_uint,
     ) {
         let (gpu, gi) = ctx.gi(gi)?;
-        let of = ctx.machine.profile_of(gi)?;
-        compute_profile::profile(&ctx.machine.board, of, profile).ok_or(Code::NOT_SUPPORTED)?;
+        let of = gpu.profile_of(gi)?;
+        compute_profile::profile(&gpu.board, of, profile).ok_or(Code::NOT_SUPPORTED)?;
         let of_profile = gi.compute.iter().filter(|ci| ci.profile == profile);
         let handles: Vec<_> = of_profile.map(|ci| handle::of_ci(gpu.index, gi.id, ci)).collect();
         put(count, u32::try_from(handles.len()).unwrap_or(0))?;

@@ -67,7 +67,7 @@ nvml! {
         if !ctx.view.configure() {
             return Err(Code::NO_PERMISSION);
         }
-        ctx.machine.board.profile(profile).ok_or(Code::INVALID_ARGUMENT)?;
+        gpu.board.profile(profile).ok_or(Code::INVALID_ARGUMENT)?;
         let of_profile = gpu.instances.iter().filter(|gi| gi.profile == profile);
         let handles: Vec<_> = of_profile.map(|gi| handle::of_gi(gpu.index, gi)).collect();
         put(count, u32::try_from(handles.len()).unwrap_or(0))?;

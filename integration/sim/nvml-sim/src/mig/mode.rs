@@ -16,7 +16,7 @@ use crate::call::{
 nvml! {
     fn nvmlDeviceGetMigMode[device](ctx, device: nvmlDevice_t, current: *mut c_uint, pending: *mut c_uint) {
         let gpu = ctx.gpu(device)?;
-        if !ctx.machine.has_mig() {
+        if !ctx.machine.has_mig(gpu) {
             return Err(Code::NOT_SUPPORTED);
         }
         put(current, gpu.mig.into())?;
@@ -30,7 +30,7 @@ nvml! {
             1 => true,
             _ => return Err(Code::INVALID_ARGUMENT),
         });
-        let at_once = gpu.mig != on && !ctx.machine.board.arch.mode_needs_reset();
+        let at_once = gpu.mig != on && !gpu.board.arch.mode_needs_reset();
         let code = |activated: &Result<(), Code>| activated.map_or_else(|code| code.0, |()| 0);
         let activated = ctx.change(
             at_once.then_some(Slow::SetMode),
@@ -41,15 +41,15 @@ nvml! {
     }
 
     fn nvmlDeviceGetMaxMigDeviceCount[device](ctx, device: nvmlDevice_t, count: *mut c_uint) {
-        let on = ctx.gpu(device)?.mig;
-        put(count, if on { ctx.machine.board.max_mig_devices } else { 0 })
+        let gpu = ctx.gpu(device)?;
+        put(count, if gpu.mig { gpu.board.max_mig_devices } else { 0 })
     }
 
     fn nvmlDeviceGetMigDeviceHandleByIndex[device](
         ctx, device: nvmlDevice_t, index: c_uint, mig: *mut nvmlDevice_t,
     ) {
         let gpu = ctx.mig_gpu(device)?;
-        if index >= ctx.machine.board.max_mig_devices {
+        if index >= gpu.board.max_mig_devices {
             return Err(Code::INVALID_ARGUMENT);
         }
         let devices = ctx.machine.mig_devices();

@@ -15,11 +15,11 @@ use crate::call::{
 
 impl Context {
     fn gi_placements(&self, device: nvmlDevice_t, profile: u32) -> Result<Vec<nvmlGpuInstancePlacement_t>, Code> {
-        self.gpu(device)?;
-        if !self.machine.board.has_mig() {
+        let board = &self.gpu(device)?.board;
+        if !board.has_mig() {
             return Err(Code::NOT_SUPPORTED);
         }
-        let profile = self.machine.board.profile(profile).ok_or(Code::INVALID_ARGUMENT)?;
+        let profile = board.profile(profile).ok_or(Code::INVALID_ARGUMENT)?;
         let place = |&start| nvmlGpuInstancePlacement_t { start, size: profile.size };
         Ok(profile.starts.iter().map(place).collect())
     }
@@ -59,8 +59,9 @@ nvml! {
     fn nvmlGpuInstanceGetComputeInstancePossiblePlacements[gi](
         ctx, gi: nvmlGpuInstance_t, profile: c_uint, to: *mut nvmlComputeInstancePlacement_t, count: *mut c_uint,
     ) {
-        let of = ctx.machine.profile_of(ctx.gi(gi)?.1)?;
-        let profile = compute_profile::profile(&ctx.machine.board, of, profile).ok_or(Code::INVALID_ARGUMENT)?;
+        let (gpu, gi) = ctx.gi(gi)?;
+        let of = gpu.profile_of(gi)?;
+        let profile = compute_profile::profile(&gpu.board, of, profile).ok_or(Code::INVALID_ARGUMENT)?;
         let places = compute_profile::placements(of, &profile).into_iter();
         let items = places.map(|p| nvmlComputeInstancePlacement_t { start: p.start, size: p.size }).collect();
         put_placements(items, to, count)

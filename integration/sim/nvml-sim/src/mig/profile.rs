@@ -7,9 +7,9 @@ use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlGpuInstance_t, nvmlGpuInstanceProfileInfo_t, nvmlGpuInstanceProfileInfo_v2_t,
     nvmlGpuInstanceProfileInfo_v3_t,
 };
+use silicon::Code;
 use silicon::board::Profile;
 use silicon::compute_profile::{self, ComputeProfile};
-use silicon::{Code, Machine};
 
 use crate::call::{
     context::Context,
@@ -29,27 +29,26 @@ pub fn version(given: u32, size: usize, number: u32) -> Result<(), Code> {
 
 impl Context {
     fn gi_profile(&self, device: nvmlDevice_t, wanted: u32) -> Result<&Profile, Code> {
-        self.gpu(device)?;
+        let gpu = self.gpu(device)?;
         if wanted >= GI_PROFILES {
             return Err(Code::INVALID_ARGUMENT);
         }
-        self.machine.board.profile_by_enum(wanted).ok_or(Code::NOT_SUPPORTED)
+        gpu.board.profile_by_enum(wanted).ok_or(Code::NOT_SUPPORTED)
     }
 
     fn gi_profile_by_id(&self, device: nvmlDevice_t, id: u32) -> Result<&Profile, Code> {
-        self.gpu(device)?;
-        self.machine.board.profile(id).ok_or(Code::INVALID_ARGUMENT)
+        self.gpu(device)?.board.profile(id).ok_or(Code::INVALID_ARGUMENT)
     }
 
-    /// The compute-instance profile, and the GPU instance's.
-    fn ci_profile(&self, gi: nvmlGpuInstance_t, wanted: u32, engines: u32) -> Result<(ComputeProfile, &Profile), Code> {
-        let (_, gi) = self.gi(gi)?;
+    /// The compute-instance profile, and its name.
+    fn ci_profile(&self, gi: nvmlGpuInstance_t, wanted: u32, engines: u32) -> Result<(ComputeProfile, String), Code> {
+        let (gpu, gi) = self.gi(gi)?;
         if wanted >= CI_PROFILES || engines != 0 {
             return Err(Code::INVALID_ARGUMENT);
         }
-        let of = self.machine.profile_of(gi)?;
-        let found = compute_profile::profile(&self.machine.board, of, wanted).ok_or(Code::NOT_SUPPORTED)?;
-        Ok((found, of))
+        let of = gpu.profile_of(gi)?;
+        let found = compute_profile::profile(&gpu.board, of, wanted).ok_or(Code::NOT_SUPPORTED)?;
+        Ok((found, compute_profile::device_name(&gpu.board, of, found.id)))
     }
 }
 
@@ -133,17 +132,13 @@ fn ci_info(p: &ComputeProfile) -> nvmlComputeInstanceProfileInfo_t {
     }
 }
 
-fn put_ci_info(
-    machine: &Machine,
-    (p, gi): (ComputeProfile, &Profile),
-    to: *mut nvmlComputeInstanceProfileInfo_v2_t,
-) -> Result<(), Code> {
+fn put_ci_info(p: &ComputeProfile, name: &str, to: *mut nvmlComputeInstanceProfileInfo_v2_t) -> Result<(), Code> {
     if to.is_null() {
         return Err(Code::INVALID_ARGUMENT);
     }
     let given = get(to.cast::<c_uint>())?;
-    let old = ci_info(&p);
-    let name: [c_char; 96] = field(&format!("MIG {}", compute_profile::device_name(&machine.board, gi, p.id)));
+    let old = ci_info(p);
+    let name: [c_char; 96] = field(&format!("MIG {name}"));
     if version(given, size_of::<nvmlComputeInstanceProfileInfo_v2_t>(), 2).is_ok() {
         return put(
             to,
@@ -210,6 +205,7 @@ nvml! {
     fn nvmlGpuInstanceGetComputeInstanceProfileInfoV[gi](
         ctx, gi: nvmlGpuInstance_t, profile: c_uint, engines: c_uint, info: *mut nvmlComputeInstanceProfileInfo_v2_t,
     ) {
-        put_ci_info(&ctx.machine, ctx.ci_profile(gi, profile, engines)?, info)
+        let (found, name) = ctx.ci_profile(gi, profile, engines)?;
+        put_ci_info(&found, &name, info)
     }
 }

@@ -14,6 +14,7 @@ use nvml_wrapper_sys::bindings::{
 };
 use silicon::Code;
 use silicon::activity::{Load, Meter};
+use silicon::machine::Gpu;
 
 use super::activity::now;
 use crate::call::{
@@ -82,18 +83,19 @@ struct Request {
     second: nvmlGpmSample_t,
 }
 
-impl Context {
-    fn gpm(&self) -> Result<(), Code> {
-        if self.machine.board.arch.has_gpm() { Ok(()) } else { Err(Code::NOT_SUPPORTED) }
-    }
+/// The GPU has performance monitoring.
+fn supported(gpu: &Gpu) -> Result<(), Code> {
+    if gpu.board.arch.has_gpm() { Ok(()) } else { Err(Code::NOT_SUPPORTED) }
+}
 
+impl Context {
     /// What the compute instances of a GPU instance have done, by their part of its multiprocessors.
-    fn load_of(&self, gpu: u32, gi: u32) -> Result<Load, Code> {
-        let of = self.machine.gpu(gpu)?.instance(gi)?;
-        let all = self.machine.profile_of(of)?.engines.sm;
+    fn load_of(&self, gpu: &Gpu, gi: u32) -> Result<Load, Code> {
+        let of = gpu.instance(gi)?;
+        let all = gpu.profile_of(of)?.engines.sm;
         let own = of.compute.iter().map(|ci| {
-            let sm = self.machine.compute_profile(of, ci)?.sm;
-            Ok(self.activity(Meter::Mig(gpu, (gi, ci.id)))?.total.part(sm.into(), all.into()))
+            let sm = gpu.compute_profile(of, ci)?.sm;
+            Ok(self.activity(Meter::Mig(gpu.index, (gi, ci.id)))?.total.part(sm.into(), all.into()))
         });
         own.sum()
     }
@@ -101,12 +103,12 @@ impl Context {
 
 nvml! {
     fn nvmlGpmQueryDeviceSupport[device](ctx, device: nvmlDevice_t, support: *mut nvmlGpmSupport_t) {
-        ctx.gpu(device)?;
+        let gpu = ctx.gpu(device)?;
         let version = get(support)?.version;
         if version != NVML_GPM_SUPPORT_VERSION {
             return Err(Code::ARGUMENT_VERSION_MISMATCH);
         }
-        put(support, nvmlGpmSupport_t { version, isSupportedDevice: ctx.gpm().is_ok().into() })
+        put(support, nvmlGpmSupport_t { version, isSupportedDevice: supported(gpu).is_ok().into() })
     }
 
     fn nvmlGpmSampleAlloc(_ctx, sample: *mut nvmlGpmSample_t) {
@@ -124,17 +126,17 @@ nvml! {
 
     fn nvmlGpmSampleGet[device](ctx, device: nvmlDevice_t, sample: nvmlGpmSample_t) {
         // also in MIG mode: DCGM's source reads a whole GPU by this call in either mode
-        let gpu = ctx.gpu(device)?.index;
-        ctx.gpm()?;
-        let (time, load) = (now(), ctx.activity(Meter::Gpu(gpu))?.total);
-        fill(sample, Sample { device: (gpu, None), time, load })
+        let gpu = ctx.gpu(device)?;
+        supported(gpu)?;
+        let (time, load) = (now(), ctx.activity(Meter::Gpu(gpu.index))?.total);
+        fill(sample, Sample { device: (gpu.index, None), time, load })
     }
 
     fn nvmlGpmMigSampleGet[device](ctx, device: nvmlDevice_t, gi: c_uint, sample: nvmlGpmSample_t) {
-        let gpu = ctx.mig_gpu(device)?.index;
-        ctx.gpm()?;
+        let gpu = ctx.mig_gpu(device)?;
+        supported(gpu)?;
         let (time, load) = (now(), ctx.load_of(gpu, gi)?);
-        fill(sample, Sample { device: (gpu, Some(gi)), time, load })
+        fill(sample, Sample { device: (gpu.index, Some(gi)), time, load })
     }
 
     fn nvmlGpmMetricsGet(_ctx, metrics: *mut nvmlGpmMetricsGet_t) {

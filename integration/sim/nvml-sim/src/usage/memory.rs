@@ -34,12 +34,12 @@ impl Context {
         };
         Ok(match device {
             Device::Gpu(gpu) => Memory {
-                total: self.machine.board.memory_mib << 20,
+                total: gpu.board.memory_mib << 20,
                 reserved: RESERVED_MIB << 20,
                 used: used(&|c| c.gpu == gpu.index) + leaked(gpu, None),
             },
             Device::Mig(device) => Memory {
-                total: self.machine.profile_of(device.gi)?.memory_mib << 20,
+                total: device.gpu.profile_of(device.gi)?.memory_mib << 20,
                 reserved: 0,
                 used: used(&|c| c.gpu == device.gpu.index && c.instance.is_some_and(|(gi, _)| gi == device.gi.id))
                     + leaked(device.gpu, Some(device.gi.id)),

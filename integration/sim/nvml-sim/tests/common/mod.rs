@@ -26,12 +26,12 @@ pub struct Sim {
 
 impl Sim {
     /// Two GPUs without device nodes: every process sees both.
-    pub fn new(board: &str) -> Self {
-        Self::with(board, |_| {})
+    pub fn new(boards: &str) -> Self {
+        Self::with(boards, |_| {})
     }
 
     /// As [`Sim::new`], installed in another way.
-    pub fn with(board: &str, adapt: impl FnOnce(&mut Options)) -> Self {
+    pub fn with(boards: &str, adapt: impl FnOnce(&mut Options)) -> Self {
         let root = tempfile::tempdir().unwrap();
         let mut options = Options {
             root: root.path().into(),
@@ -41,7 +41,7 @@ impl Sim {
             cuda: None,
             tool: None,
             node: "node".into(),
-            board: boards::load(board).unwrap(),
+            boards: boards::load_list(boards).unwrap(),
             variant: Variant::Normal,
             gpus: 2,
             latency_permille: 0,
@@ -97,7 +97,7 @@ impl Sim {
     pub fn partition(&self, gpu: u32, profile: u32) -> u32 {
         let partition = |m: &mut silicon::Machine| {
             let gi = m.create_gi(gpu, profile, None)?.id;
-            let ci = widest(m, profile);
+            let ci = widest(&m.gpu(gpu)?.board, profile);
             m.create_ci(gpu, gi, ci, None)?;
             Ok(gi)
         };
@@ -120,9 +120,9 @@ impl Sim {
 }
 
 /// The compute-instance profile with all slices and most SMs of a GPU-instance profile.
-pub fn widest(machine: &silicon::Machine, profile: u32) -> u32 {
-    let of = machine.board.profile(profile).unwrap();
-    silicon::compute_profile::profiles(&machine.board, of).into_iter().max_by_key(|p| (p.slices, p.sm)).unwrap().id
+pub fn widest(board: &silicon::Board, profile: u32) -> u32 {
+    let of = board.profile(profile).unwrap();
+    silicon::compute_profile::profiles(board, of).into_iter().max_by_key(|p| (p.slices, p.sm)).unwrap().id
 }
 
 /// The handle of a GPU.

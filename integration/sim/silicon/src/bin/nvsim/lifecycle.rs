@@ -36,9 +36,12 @@ pub struct Install {
     /// The simulated libcuda.so.1; without this file the driver has none.
     #[arg(long, default_value = "/usr/lib/nvsim/libcuda.so.1")]
     cuda: PathBuf,
-    /// Board of all GPUs.
+    /// Boards of the GPUs: one name, or several joined by `+`, one for each GPU in order and the last one for all further GPUs.
     #[arg(long, default_value = "a100-80gb", env = "NVSIM_BOARD")]
     board: String,
+    /// Boards of single nodes in place of `--board`, as `NODE=BOARD,NODE=BOARD`. Those of other nodes are ignored.
+    #[arg(long, env = "NVSIM_NODE_BOARDS", value_delimiter = ',', value_parser = node_board)]
+    node_boards: Vec<(String, String)>,
     /// Number of GPUs.
     #[arg(long, default_value_t = 2, env = "NVSIM_GPUS", value_parser = clap::value_parser!(u32).range(1..=16))]
     gpus: u32,
@@ -48,12 +51,23 @@ pub struct Install {
     /// Which half of the memory axis is half 1.
     #[arg(long, default_value = "normal", env = "NVSIM_VARIANT")]
     variant: Kind,
-    /// Name that the UUIDs derive from; by default the host's.
+    /// Name of the node, which the UUIDs derive from; by default the host's.
     #[arg(long, env = "NODE_NAME")]
     node: Option<String>,
     /// Make no device nodes; every process then sees every GPU.
     #[arg(long)]
     no_devices: bool,
+}
+
+/// A text that names no boards of a node.
+#[derive(Debug, thiserror::Error)]
+#[error("`{0}` is not of the form NODE=BOARD")]
+struct NoNodeBoard(String);
+
+fn node_board(text: &str) -> Result<(String, String), NoNodeBoard> {
+    let (node, board) =
+        text.split_once('=').filter(|(node, _)| !node.is_empty()).ok_or_else(|| NoNodeBoard(text.to_owned()))?;
+    Ok((node.to_owned(), board.to_owned()))
 }
 
 /// A board's variant on the command line.
@@ -106,6 +120,12 @@ pub struct Materialize {
 impl Install {
     fn options(&self) -> Result<Options, Box<dyn Error>> {
         let host = || nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned());
+        let node = self.node.clone().map_or_else(host, Ok)?;
+        let own = self.node_boards.iter().find(|(name, _)| *name == node);
+        let boards = boards::load_list(own.map_or(self.board.as_str(), |(_, list)| list.as_str()))?;
+        if boards.len() > self.gpus as usize {
+            return Err(format!("{} boards for {} GPUs", boards.len(), self.gpus).into());
+        }
         Ok(Options {
             root: self.root.clone(),
             driver_root: self.driver_root.clone(),
@@ -113,8 +133,8 @@ impl Install {
             library: self.library.clone(),
             cuda: self.cuda.exists().then(|| self.cuda.clone()),
             tool: std::env::current_exe().ok(),
-            node: self.node.clone().map_or_else(host, Ok)?,
-            board: boards::load(&self.board)?,
+            node,
+            boards,
             variant: match self.variant {
                 Kind::Normal => Variant::Normal,
                 Kind::Flipped => Variant::Flipped,
@@ -130,7 +150,8 @@ impl Install {
 pub fn install(arguments: &Install) -> Result<(Options, Store), Box<dyn Error>> {
     let options = arguments.options()?;
     let store = install::install(&options)?;
-    println!("{} x {} simulated, state in {}", options.gpus, options.board.name, store.dir().display());
+    let boards = boards::summary(options.of_gpus().map(|board| board.name.as_str()));
+    println!("{boards} simulated, state in {}", store.dir().display());
     Ok((options, store))
 }
 

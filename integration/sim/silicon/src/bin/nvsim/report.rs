@@ -44,14 +44,14 @@ fn json(machine: &Machine, clients: &[Client]) -> serde_json::Value {
                         .map(|d| {
                             json!({
                                 "uuid": d.uuid(),
-                                "profile": machine.mig_profile_name(d),
+                                "profile": d.profile_name(),
                                 "ci": d.ci.id,
                                 "index": d.ci.mig_index,
                                 "clients": clients.iter().filter(|c| d.has(c)).map(client).collect::<Vec<_>>(),
                             })
                         })
                         .collect();
-                    let profile = machine.profile_of(gi).map(|p| p.name.clone()).unwrap_or_default();
+                    let profile = gpu.profile_of(gi).map(|p| p.name.clone()).unwrap_or_default();
                     json!({
                         "gi": gi.id, "profile": profile, "profileId": gi.profile,
                         "start": gi.placement.start, "size": gi.placement.size, "devices": mig,
@@ -60,12 +60,22 @@ fn json(machine: &Machine, clients: &[Client]) -> serde_json::Value {
                 .collect();
             let whole = clients.iter().filter(|c| c.gpu == gpu.index && c.instance.is_none());
             json!({
-                "index": gpu.index, "uuid": gpu.uuid, "mig": gpu.mig, "migPending": gpu.mig_pending, "lost": gpu.lost,
+                "index": gpu.index, "uuid": gpu.uuid, "board": gpu.board.key, "name": gpu.board.name,
+                "mig": gpu.mig, "migPending": gpu.mig_pending, "lost": gpu.lost,
                 "instances": instances, "clients": whole.map(client).collect::<Vec<_>>(),
             })
         })
         .collect();
-    json!({"node": machine.node, "board": machine.board.key, "name": machine.board.name, "gpus": gpus})
+    let board = distinct(machine.gpus.iter().map(|gpu| gpu.board.key.as_str()));
+    let name = distinct(machine.gpus.iter().map(|gpu| gpu.board.name.as_str()));
+    json!({"node": machine.node, "board": board, "name": name, "gpus": gpus})
+}
+
+/// The only text of all GPUs, or the different ones in the order of the GPUs.
+fn distinct<'t>(of_gpus: impl Iterator<Item = &'t str>) -> String {
+    let mut all: Vec<&str> = of_gpus.collect();
+    all.dedup();
+    all.join("+")
 }
 
 fn text(machine: &Machine, clients: &[Client]) -> String {
@@ -80,13 +90,13 @@ fn gpu_text(machine: &Machine, gpu: &Gpu, clients: &[Client]) -> String {
         (false, true) => "MIG off, on after reset",
     };
     let lost = if gpu.lost { ", lost" } else { "" };
-    let mut text = format!("GPU {}: {} {} ({mode}{lost})\n", gpu.index, machine.board.name, gpu.uuid);
+    let mut text = format!("GPU {}: {} {} ({mode}{lost})\n", gpu.index, gpu.board.name, gpu.uuid);
     for gi in &gpu.instances {
-        let name = machine.profile_of(gi).map(|p| p.name.as_str()).unwrap_or_default();
+        let name = gpu.profile_of(gi).map(|p| p.name.as_str()).unwrap_or_default();
         text += &format!("  GI {} {name} at {}:{}\n", gi.id, gi.placement.start, gi.placement.size);
     }
     for device in machine.mig_devices().iter().filter(|d| d.gpu.index == gpu.index) {
-        let name = machine.mig_profile_name(device);
+        let name = device.profile_name();
         text += &format!(
             "  MIG {} {name} GI {} CI {} {}\n",
             device.ci.mig_index,
