@@ -29,7 +29,7 @@ pub enum Refusal {
     InUse {
         /// The device.
         id: DeviceId,
-        /// The process, its command and its container.
+        /// The process, without names of another pod.
         process: String,
     },
     /// NVML does not list its processes.

@@ -137,7 +137,7 @@ impl Node {
         agent.uuid().await;
         let uuids = machine.gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
         let witness = Witness::of(&options, &machine);
-        Self { board: options.board.clone(), options, store, variant, witness, agent, uuids }
+        Self { board: options.boards[0].clone(), options, store, variant, witness, agent, uuids }
     }
 
     fn machine(&self) -> Machine {

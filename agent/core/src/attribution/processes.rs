@@ -14,7 +14,8 @@ pub enum Origin {
     Ended,
     /// The node itself, no pod.
     Node,
-    /// A pod; its container, if the container has a log.
+    /// A pod; its container, if the container has a log. Without one it is an MPS daemon, or a process of a pod that the agent has not seen yet or whose
+    /// container has no log any more.
     Pod(Option<DeviceOwner>),
     /// A pod that the API server has deleted, with this UID.
     Former(Option<DeviceOwner>, String),
@@ -74,7 +75,8 @@ pub fn processes(
         let holders = open.get(&gpu.minor).into_iter().flatten().filter(|pid| !clients.contains(pid));
         let unlisted = holders.filter_map(|pid| {
             let origin = origin(*pid);
-            // an MPS daemon works for the pods with shares of its GPU
+            // An MPS daemon works for the pods with shares of its GPU. The pod of another process without a container is not known yet, which lasts until
+            // the agent has seen it: a process cannot choose the pod that its cgroup names. In reads of memory NVML's figures of both count.
             let attributed = match &origin {
                 Origin::Pod(Some(pod)) => owners.contains(&(pod.namespace.as_str(), pod.pod.as_str())),
                 Origin::Pod(None) | Origin::Ended => true,

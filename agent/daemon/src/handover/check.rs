@@ -122,7 +122,9 @@ impl HandoverCheck {
         let first = requested.iter().find_map(|id| Some((id, all.get(id)?.first()?)));
         if let Some((id, process)) = first {
             let command = command(&self.origins.proc_root, process.pid);
-            return Err(Refusal::InUse { id: id.clone(), process: format!("{process} (command {command})") });
+            // the requesting pod is not known, and its users may not read the names of other pods
+            tracing::warn!(device = %id, used_by = %process, command, "refusing a device that is still in use");
+            return Err(Refusal::InUse { id: id.clone(), process: process.for_others(&command) });
         }
         let occupied = all.into_keys().chain(Self::unknown(devices, inventory)).collect();
         Ok(free(devices, owners, &occupied))

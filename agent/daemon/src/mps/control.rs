@@ -22,7 +22,7 @@ use tokio::{
 };
 
 use super::Error;
-use crate::gpu::processes::process_origin::stat;
+use crate::gpu::processes::process_origin::{MPS_CGROUP, stat};
 
 /// Path of the control program below a driver root.
 pub const PROGRAM: &str = "usr/bin/nvidia-cuda-mps-control";
@@ -30,8 +30,6 @@ pub const PROGRAM: &str = "usr/bin/nvidia-cuda-mps-control";
 const COMMAND: &str = "nvidia-cuda-mps";
 /// The daemon's file with its process id, in the pipe directory.
 const PID_FILE: &str = "nvidia-cuda-mps-control.pid";
-/// The cgroup of all daemons: the end of the agent's container must not end them, and a process in it belongs to no pod.
-pub const CGROUP: &str = "gputenancy-mps";
 /// Limit for one command, and for the start of a daemon.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Delay between two checks whether a process has ended, and their number: two seconds.
@@ -207,7 +205,7 @@ fn numbers(text: &str) -> Vec<u32> {
 fn leave_container(cgroup_root: &Path, pid: u32) -> io::Result<()> {
     // only the unified hierarchy has this file at its root
     fs::metadata(cgroup_root.join("cgroup.controllers"))?;
-    let own = cgroup_root.join(CGROUP);
+    let own = cgroup_root.join(MPS_CGROUP);
     fs::create_dir_all(&own)?;
     fs::write(own.join("cgroup.procs"), pid.to_string())
 }

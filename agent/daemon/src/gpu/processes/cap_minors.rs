@@ -1,6 +1,14 @@
-//! Minor numbers of capability files: `/dev/nvidia-caps/nvidia-cap<minor>` gives access to a MIG instance.
+//! Numbers of device files: `/dev/nvidia-caps/nvidia-cap<minor>` gives access to a MIG instance.
 
 use std::{collections::BTreeMap, fs, path::Path};
+
+/// Major number of the device files of GPUs, fixed for NVIDIA in Linux.
+pub const GPU_MAJOR: u32 = 195;
+
+/// Major number of capability files in the text of `/proc/devices`.
+pub fn caps_major(devices: &str) -> Option<u32> {
+    devices.lines().find_map(|line| line.trim().strip_suffix(" nvidia-caps")?.trim().parse().ok())
+}
 
 /// The driver's table `/proc/driver/nvidia-caps/mig-minors`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -34,6 +42,12 @@ impl CapMinors {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn major_of_capability_files_is_in_the_list_of_devices() {
+        let devices = "Character devices:\n  1 mem\n195 nvidia\n235 nvidia-caps\n236 nvidia-caps-imex-channels\n";
+        assert_eq!([devices, "  1 mem\n"].map(caps_major), [Some(235), None]);
+    }
 
     #[test]
     fn cap_minors_prefer_the_driver_table_to_the_formula() {

@@ -15,11 +15,11 @@ use crate::{
     seen_pods::{SeenPod, SeenPods},
 };
 
+/// The cgroup of all MPS daemons, at the root of the hierarchy: the end of the agent's container must not end them, and a process in it belongs to no pod.
+/// A pod can only make a cgroup of this name below its own, and a process there is of that pod.
+pub const MPS_CGROUP: &str = "gputenancy-mps";
 /// Folder of kubelet's links to containers' logs, below the host's root.
 pub const LOGS: &str = "var/log/containers";
-
-/// End of the line of an MPS daemon or server in `/proc/<pid>/cgroup`: see [`crate::mps::control::CGROUP`].
-const MPS_CGROUP: &str = ":/gputenancy-mps";
 
 /// Finds the origin of processes.
 #[derive(Clone, Debug)]
@@ -40,16 +40,12 @@ impl Origins {
     pub fn of(&self, pid: u32) -> Origin {
         let Some(task) = living_task(&self.proc_root.join(pid.to_string())) else { return Origin::Ended };
         let cgroup = text(&task.join("cgroup")).unwrap_or_default();
-        // works for all pods with shares of its GPU
-        if cgroup.lines().any(|line| line.ends_with(MPS_CGROUP)) {
-            return Origin::Pod(None);
-        }
-        // in the path with every cgroup driver
-        if !cgroup.contains("kubepods") {
-            return Origin::Node;
-        }
-        let container = container_id(&cgroup).and_then(|id| self.container(id));
-        let Some((uid, seen)) = pod_uid(&cgroup).and_then(|uid| self.pods.seen(&uid).map(|seen| (uid, seen))) else {
+        let Some(InPod { uid, container }) = in_pod(&cgroup) else {
+            // an MPS daemon works for all pods with shares of its GPU
+            return if is_of_mps(&cgroup) { Origin::Pod(None) } else { Origin::Node };
+        };
+        let container = container.and_then(|id| self.container(id));
+        let Some((uid, seen)) = uid.and_then(|uid| self.pods.seen(&uid).map(|seen| (uid, seen))) else {
             return Origin::Pod(container);
         };
         let SeenPod { name: (namespace, pod), deleted } = seen;
@@ -60,8 +56,7 @@ impl Origins {
 
     /// UID of the pod of a process; `None` if it is of no pod, or has ended.
     pub fn pod_uid(&self, pid: u32) -> Option<String> {
-        let task = living_task(&self.proc_root.join(pid.to_string()))?;
-        pod_uid(&text(&task.join("cgroup")).ok()?)
+        pod_of(&self.proc_root, pid)
     }
 
     /// Whether a process has loaded the library of CUDA's driver; `None` if it has ended, or its memory map cannot be read.
@@ -96,18 +91,71 @@ pub fn containers(logs: &Path) -> Vec<(DeviceOwner, String)> {
     logs.filter_map(|log| of(log.file_name().to_str()?)).collect()
 }
 
-/// A container's id is 64 hexadecimal digits, with all runtimes; the innermost one counts.
-fn container_id(cgroup: &str) -> Option<&str> {
-    let words = cgroup.split(|c: char| !c.is_ascii_alphanumeric());
-    words.rev().find(|word| word.len() == 64 && word.bytes().all(|b| b.is_ascii_hexdigit()))
+/// UID of the pod of a process; `None` if it is of no pod, or has ended.
+pub(super) fn pod_of(proc_root: &Path, pid: u32) -> Option<String> {
+    let task = living_task(&proc_root.join(pid.to_string()))?;
+    in_pod(&text(&task.join("cgroup")).ok()?)?.uid
 }
 
-/// The UID follows `pod` in a part of the path; systemd's names have underscores in place of its dashes.
-fn pod_uid(cgroup: &str) -> Option<String> {
-    let parts = cgroup.split(['/', '\n']).map(|part| part.strip_suffix(".slice").unwrap_or(part));
-    let uids = parts.filter_map(|part| Some(part.rsplit_once("pod")?.1.replace('_', "-")));
-    let mut uids = uids.filter(|uid| uid.len() == 36 && uid.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-'));
-    uids.next_back()
+/// What the cgroup of a process of a pod names. Only the outermost pod and container count: a pod may make cgroups with any names below its own.
+#[derive(Debug, PartialEq, Eq)]
+struct InPod<'a> {
+    /// UID of the pod.
+    uid: Option<String>,
+    /// Id of the container.
+    container: Option<&'a str>,
+}
+
+/// The pod and container in the text of `/proc/<pid>/cgroup`; `None` for a process of no pod.
+fn in_pod(cgroup: &str) -> Option<InPod<'_>> {
+    let parts = pod_path(cgroup)?;
+    let pod = parts.iter().enumerate().find_map(|(at, part)| Some((at, uid_in(part)?)));
+    // without a known form of UID the container follows the folder of all pods
+    let inside = pod.as_ref().map_or(0, |(at, _)| *at) + 1;
+    let container = parts.iter().copied().skip(inside).find_map(container_id);
+    // not the hash of a static pod, which is no UID of the API server
+    Some(InPod { uid: pod.map(|(_, uid)| uid).filter(|uid| uid.len() == 36), container })
+}
+
+/// The parts of a path from kubelet's cgroup of all pods on. Each line has the path in one hierarchy: that of version 2 counts if it has such a cgroup,
+/// then the first one of version 1, and that of systemd, without controllers, last. A path begins with `..` if it is outside of the reader's namespace.
+fn pod_path(cgroup: &str) -> Option<Vec<&str>> {
+    let paths = cgroup.lines().filter_map(|line| {
+        let mut fields = line.splitn(3, ':');
+        let (hierarchy, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+        // where containerd does not know that systemd manages cgroups, colons separate the parts
+        let parts: Vec<&str> = path.split(['/', ':']).skip_while(|part| !is_of_pods(part)).collect();
+        let rank = match (hierarchy, controllers.starts_with("name=")) {
+            ("0", _) => 0,
+            (_, false) => 1,
+            (_, true) => 2,
+        };
+        (!parts.is_empty()).then_some((rank, parts))
+    });
+    paths.min_by_key(|(rank, _)| *rank).map(|(_, parts)| parts)
+}
+
+/// The cgroup of all pods, with every cgroup driver and also below a root of kubelet's: `kubepods`, `kubepods.slice` or `kubelet-kubepods.slice`.
+fn is_of_pods(part: &str) -> bool {
+    part.strip_suffix(".slice").unwrap_or(part).split('-').any(|word| word == "kubepods")
+}
+
+/// The cgroup of MPS daemons; where a node is simulated, it is below the node's.
+fn is_of_mps(cgroup: &str) -> bool {
+    cgroup.lines().any(|line| line.splitn(3, ':').nth(2).is_some_and(|path| Path::new(path).ends_with(MPS_CGROUP)))
+}
+
+/// A container's id is 64 hexadecimal digits, with all runtimes.
+fn container_id(part: &str) -> Option<&str> {
+    let mut words = part.split(|c: char| !c.is_ascii_alphanumeric());
+    words.find(|word| word.len() == 64 && word.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
+/// The UID follows `pod` in a part of the path; systemd's names have underscores in place of its dashes. That of a static pod is a hash without dashes.
+fn uid_in(part: &str) -> Option<String> {
+    let uid = part.strip_suffix(".slice").unwrap_or(part).rsplit_once("pod")?.1.replace('_', "-");
+    let is_uid = matches!(uid.len(), 32 | 36) && uid.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
+    is_uid.then_some(uid)
 }
 
 /// The folder of a process, or of one of its threads if the first thread has ended and others run on: the kernel then shows the process
@@ -132,7 +180,7 @@ pub fn stat(folder: &Path) -> io::Result<String> {
 
 /// A file of a process. A program chooses its name and those of its files, which need not be UTF-8: what is not becomes a replacement character, and the
 /// rest stays.
-fn text(file: &Path) -> io::Result<String> {
+pub(super) fn text(file: &Path) -> io::Result<String> {
     fs::read(file).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
@@ -156,12 +204,12 @@ pub fn start_time(proc_root: &Path, pid: u32) -> Option<u64> {
     rest.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// The command of a process, or `unknown`.
+/// The command of a process, or `unknown`. The program chooses it, and terminals show it: control characters become replacement characters.
 pub fn command(proc_root: &Path, pid: u32) -> String {
     let name = text(&proc_root.join(pid.to_string()).join("comm")).unwrap_or_default();
     match name.trim() {
         "" => "unknown".to_owned(),
-        name => name.to_owned(),
+        name => name.replace(char::is_control, "\u{fffd}"),
     }
 }
 
@@ -206,6 +254,47 @@ mod tests {
             found,
             [main.clone(), Origin::Node, Origin::Ended, Origin::Ended, main, Origin::Pod(None), Origin::Pod(None)]
         );
+    }
+
+    #[test]
+    fn names_of_cgroups_that_a_pod_made_below_its_own_change_no_origin() {
+        let (forged, other) = (UID.replace('1', "2"), "f".repeat(64));
+        let below = format!("kubepods/burstable/pod{forged}/{other}");
+        let slice = UID.replace('-', "_");
+        let own = InPod { uid: Some(UID.to_owned()), container: Some(ID) };
+        for path in [
+            format!("0::/kubepods/burstable/pod{UID}/{ID}/{below}"),
+            format!("0::/kubepods/burstable/pod{UID}/{ID}/pod{forged}/{other}"),
+            format!("0::/kubepods/burstable/pod{UID}/{ID}/gputenancy-mps"),
+            format!("0::/kubepods.slice/kubepods-pod{slice}.slice/crio-{ID}.scope/{below}"),
+            format!("0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{slice}.slice/crio-{ID}.scope"),
+            format!("0::/../../kubepods-besteffort-pod{slice}.slice/cri-containerd-{ID}.scope/{below}"),
+            format!("0::/system.slice/containerd.service/kubepods-pod{slice}.slice:cri-containerd:{ID}"),
+            // parts before that of the pods can have the id of a container, such as that of a node
+            format!("0::/docker/{other}/kubepods/pod{UID}/{ID}"),
+            // the pod of another line, version 2, and a line with controllers
+            format!("5:memory:/kubepods/pod{forged}/{other}\n0::/kubepods/pod{UID}/{ID}"),
+            format!("9:name=systemd:/kubepods/pod{forged}/{other}\n5:memory:/kubepods/pod{UID}/{ID}\n0::/"),
+        ] {
+            assert_eq!(in_pod(&path).as_ref(), Some(&own), "{path}");
+        }
+        // also below a pod without a known container, or with the hash of a static pod
+        let found = |path: String| in_pod(&path).map(|found| (found.uid, found.container.map(str::to_owned)));
+        assert_eq!(found(format!("0::/kubepods/pod{UID}/x")), Some((Some(UID.to_owned()), None)));
+        let hash = "0".repeat(32);
+        assert_eq!(found(format!("0::/kubepods/pod{hash}/{ID}/{below}")), Some((None, Some(ID.to_owned()))));
+        assert_eq!(found(format!("0::/system.slice/pod{UID}/{ID}")), None);
+        let mps = ["0::/gputenancy-mps", "0::/lab/gpu-1/gputenancy-mps", "0::/x-gputenancy-mps"].map(is_of_mps);
+        assert_eq!(mps, [true, true, false]);
+    }
+
+    #[test]
+    fn control_characters_of_a_command_are_replaced() {
+        let (_root, origins) = node(&[(7, "7 (x) S 1 7", ""), (8, "8 (x) S 1 8", "")]);
+        fs::write(origins.proc_root.join("7/comm"), "a\u{1b}[31mb\nc\n").unwrap();
+        fs::write(origins.proc_root.join("8/comm"), "\n").unwrap();
+        let found = [7, 8].map(|pid| command(&origins.proc_root, pid));
+        assert_eq!(found, ["a\u{fffd}[31mb\u{fffd}c", "unknown"]);
     }
 
     #[test]

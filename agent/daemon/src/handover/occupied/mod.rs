@@ -30,6 +30,17 @@ impl Unattributed {
             Origin::Node | Origin::Ended => None,
         }
     }
+
+    /// Text for the pod that asks for the device, which may be of another team: without names of the pod of this process. `command` is shown only of
+    /// a process of no pod.
+    pub fn for_others(&self, command: &str) -> String {
+        let pid = self.pid;
+        match &self.origin {
+            Origin::Pod(_) => format!("process {pid} of another pod, which kubelet does not list as the owner"),
+            Origin::Former(..) => format!("process {pid} of another pod, which was deleted"),
+            Origin::Node | Origin::Ended => format!("{self} (command {command})"),
+        }
+    }
 }
 
 impl fmt::Display for Unattributed {

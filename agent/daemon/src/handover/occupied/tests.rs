@@ -84,6 +84,19 @@ fn expected(list: &[(&str, &[u32])]) -> Vec<(String, Vec<u32>)> {
 }
 
 #[test]
+fn text_for_other_teams_names_no_pod_and_no_command_of_one() {
+    let texts = [10, 2, 4, 5, 1].map(|pid| Unattributed { pid, origin: origin(pid) }.for_others("python"));
+    let expected = [
+        "process 10 of another pod, which kubelet does not list as the owner",
+        "process 2 of another pod, which kubelet does not list as the owner",
+        "process 4 of another pod, which was deleted",
+        "process 5 of another pod, which was deleted",
+        "process 1, which belongs to no pod (command python)",
+    ];
+    assert_eq!(texts, expected);
+}
+
+#[test]
 fn instance_without_an_owner_is_occupied_by_every_living_process_on_it() {
     let devices = [mig(7), mig(8), mig(9)];
     let clients = [(10, Some(7)), (3, Some(8)), (1, Some(9)), (2, Some(9))];

@@ -13,14 +13,15 @@ use serde::Serialize;
 use super::hooks::HookProgram;
 use crate::{
     enforcement::Library,
-    gpu::CapMinors,
+    gpu::{
+        CapMinors,
+        processes::cap_minors::{self, GPU_MAJOR},
+    },
     kubelet::config::{Config, below},
 };
 
 /// Device nodes that every GPU container needs, where the driver has them.
 const COMMON_NODES: [&str; 4] = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"];
-/// Major number of GPU nodes, fixed for NVIDIA in Linux.
-const GPU_MAJOR: u32 = 195;
 /// The driver's libraries for compute and video, by prefix of their file names.
 const LIBRARIES: [&str; 15] = [
     "libcuda.so",
@@ -204,7 +205,7 @@ impl Mount {
 fn caps_major(root: &Path) -> Option<u32> {
     let read = |root: &Path| fs::read_to_string(root.join("proc/devices"));
     let devices = read(root).or_else(|_| read(Path::new("/"))).ok()?;
-    devices.lines().find_map(|line| line.trim().strip_suffix(" nvidia-caps")?.trim().parse().ok())
+    cap_minors::caps_major(&devices)
 }
 
 fn node(dev: &Path, name: &str) -> Option<DeviceNode> {

@@ -346,8 +346,8 @@ async fn device_in_use_by_another_pod_is_refused_and_another_one_preferred() {
     let chosen = kubelet.get_preferred_allocation(request(&["GPU-0", "GPU-1"])).await.unwrap().into_inner();
     assert_eq!(chosen.container_responses[0].device_i_ds, ["GPU-1"]);
     let refusal = kubelet.allocate(allocate(&["GPU-0"])).await.unwrap_err();
-    let message = "nvidia.com/gpu: device GPU-0 is still in use by process 7 of container main of pod team-a/train-0, which kubelet does \
-        not list as the owner (command python): it is free when that process has ended; wait, or end it";
+    let message = "nvidia.com/gpu: device GPU-0 is still in use by process 7 of another pod, which kubelet does not list as \
+        the owner: it is free when that process has ended; wait, or end it";
     assert_eq!(refusal.message(), message);
     let counted = r#"gputenancy_agent_refused_allocations_total{reason="InUse"} 1"#;
     assert!(gputenancy_cluster::service::endpoints::text(fixture.plugin.metrics.registry()).unwrap().contains(counted));

@@ -213,11 +213,12 @@ async fn layers(world: &World, uuid: &str, gi: i32, unattributed: u64) -> Result
     .await
 }
 
-/// A process that NVML does not list, as a monitoring daemon. The simulated device nodes cannot be opened, hence another file in their place.
+/// A process that NVML does not list, as a monitoring daemon. The simulated device nodes have no driver and can be opened for their path only.
 async fn open_file(world: &World) -> Result<()> {
     let gpu = |status: gputenancy_crds::GpuNodeStatus| status.gpus.into_iter().next();
-    let hold = "touch /tmp/opened; mount --bind /tmp/opened /dev/nvidia0; exec sleep 1000 3</dev/nvidia0";
-    let start = format!("unshare -m sh -c '{hold}' >/dev/null 2>&1 & echo $!");
+    // O_PATH; descriptor 9 stays open in the program that follows
+    let hold = r#"POSIX::dup2(POSIX::open("/dev/nvidia0", 010000000), 9); exec "sleep", "1000""#;
+    let start = format!("perl -MPOSIX -e '{hold}' >/dev/null 2>&1 & echo $!");
     let listed = |pid: &str, there: bool| {
         let pid = pid.to_owned();
         async move {
