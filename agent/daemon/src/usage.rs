@@ -12,7 +12,7 @@ use gputenancy_agent_core::usage::{
     containers::{GpuUse, divide, owner},
     devices::all,
     reading::Reading,
-    seconds::{Added, Mode, add},
+    seconds::{Counting, Mode},
 };
 use tokio::{sync::watch, time::sleep};
 
@@ -22,7 +22,7 @@ use crate::{
     device::{Device, DeviceOwner, DeviceView, KubeletView, Owners},
     gpu::{
         Inventory, NvmlThread, ObservedGpu,
-        processes::process_origin::{Origin, Origins},
+        processes::process_origin::{Origin, Origins, UNKNOWN_CONTAINER},
     },
     metrics::usage::{GpuShown, Held, UsageMetrics},
     partition::PartitionState,
@@ -59,6 +59,7 @@ impl Sampler {
     /// Samples for as long as it is polled.
     pub async fn run(mut self) {
         let (mut tenants, mut last) = (Tenants::new(self.tenants.clone()), Instant::now());
+        let mut counting = Counting::default();
         loop {
             // before the sample, which a slow exporter must not delay
             let ((), dcgm) = tokio::join!(sleep(self.interval), Dcgm::read(self.dcgm.as_mut()));
@@ -77,17 +78,15 @@ impl Sampler {
             for reading in &mut readings {
                 reading.dcgm = dcgm.get(&reading.uuid).cloned().unwrap_or_default();
             }
-            let container = |pid: u32| match self.origins.of(pid) {
-                Origin::Pod(container) => container,
-                Origin::Ended | Origin::Node | Origin::Former(..) => None,
-            };
-            let (mut added, mut shown) = (Added::default(), Vec::new());
-            for gpu in &inventory.gpus {
-                let reading = readings.iter().find(|reading| reading.uuid == gpu.uuid);
-                let usage = reading.map(|reading| divide(gpu, reading, &devices, &owners, &container));
-                add(&mut added, elapsed.as_secs_f64(), gpu, usage.as_ref(), &devices, &owners, &tenant);
-                shown.push(self.shown(gpu, reading, usage, &devices, &owners, &tenant));
-            }
+            let container = |pid: u32| container(self.origins.of(pid));
+            let reading = |gpu: &ObservedGpu| readings.iter().find(|reading| reading.uuid == gpu.uuid);
+            let usage = |gpu: &ObservedGpu| Some(divide(gpu, reading(gpu)?, &devices, &owners, &container));
+            let usages: Vec<Option<GpuUse>> = inventory.gpus.iter().map(usage).collect();
+            let gpus: Vec<_> = inventory.gpus.iter().zip(usages.iter().map(Option::as_ref)).collect();
+            let added = counting.add(elapsed.as_secs_f64(), &gpus, &devices, &owners, &tenant);
+            let used = inventory.gpus.iter().zip(usages);
+            let shown = used.map(|(gpu, usage)| self.shown(gpu, reading(gpu), usage, &devices, &owners, &tenant));
+            let shown = shown.collect();
             self.metrics.sampled(took, shown, &added);
         }
     }
@@ -128,5 +127,30 @@ impl Sampler {
             usage: usage.unwrap_or_default(),
             gpu: gpu.clone(),
         }
+    }
+}
+
+/// The container of a process. The name of one whose pod alone is known is empty: a container may really be named [`UNKNOWN_CONTAINER`].
+fn container(origin: Origin) -> Option<DeviceOwner> {
+    match origin {
+        Origin::Pod(Some(owner)) if owner.container == UNKNOWN_CONTAINER => {
+            Some(DeviceOwner { container: String::new(), ..owner })
+        }
+        Origin::Pod(container) => container,
+        Origin::Ended | Origin::Node | Origin::Former(..) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_container_has_no_name_and_ended_pods_have_no_container() {
+        let owner = |name: &str| DeviceOwner { namespace: "n".into(), pod: "p".into(), container: name.into() };
+        assert_eq!(container(Origin::Pod(Some(owner("main")))), Some(owner("main")));
+        assert_eq!(container(Origin::Pod(Some(owner(UNKNOWN_CONTAINER)))), Some(owner("")));
+        let rest = [Origin::Pod(None), Origin::Node, Origin::Ended, Origin::Former(Some(owner("main")), "uid".into())];
+        assert_eq!(rest.map(container), [None, None, None, None]);
     }
 }

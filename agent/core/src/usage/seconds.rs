@@ -2,8 +2,11 @@
 //!
 //! Each sample adds the time since the one before: all of it as *allocated*, its used part as *active* (a kernel ran) and *useful* (multiprocessors worked), or
 //! *unknown* where no source shows utilization. Time without a source is never counted as idle.
+//!
+//! NVML samples processes at one moment of each interval. Of containers that take turns on a GPU, one sample shows nearly all of its time for one, and the next
+//! sample for another. A share therefore keeps the time beyond its part for the samples that follow.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, mem};
 
 use gputenancy_crds::{DeviceOwner, SharingMode};
 
@@ -12,7 +15,7 @@ use super::{
     containers::{ContainerUse, GpuUse, owner},
 };
 use crate::{
-    device::{Device, Owners},
+    device::{Device, DeviceId, Owners},
     gpu::ObservedGpu,
 };
 
@@ -116,50 +119,102 @@ pub struct Added {
     pub gpus: BTreeMap<Key, Seconds>,
 }
 
-/// What the devices of one GPU add in `elapsed` seconds. `usage` is `None` if NVML has not answered: then all of the time is unknown.
-pub fn add(
-    added: &mut Added,
-    elapsed: f64,
-    gpu: &ObservedGpu,
-    usage: Option<&GpuUse>,
-    of_node: &[Device],
-    owners: &Owners,
-    tenant: &dyn Fn(&DeviceOwner) -> String,
-) {
-    let here: Vec<&Device> = of_node.iter().filter(|device| device.gpu_uuid == gpu.uuid).collect();
-    let place = |device: &Device| device.mig.as_ref().map(|ids| ids.gi);
-    let mut held: BTreeMap<(Option<u32>, &DeviceOwner), f64> = BTreeMap::new();
-    for device in &here {
-        if let Some(owner) = owner(device, owners) {
-            *held.entry((place(device), owner)).or_default() += 1.0;
+/// A share keeps at most this many seconds' worth of its part of the GPU. Six samples of 10 seconds even out which container a sample found on the GPU, and a
+/// share that has become idle is active for at most a minute longer.
+const KEPT_SECONDS: f64 = 60.0;
+
+/// GPU time that a share used beyond its part, for as long as nothing else about it changes.
+#[derive(Clone, Debug, PartialEq)]
+struct Surplus {
+    of: ShareOf,
+    gpu_seconds: f64,
+}
+
+/// A container's part of a GPU.
+#[derive(Clone, Debug, PartialEq)]
+struct ShareOf {
+    owner: DeviceOwner,
+    part: f64,
+}
+
+/// Adds up the samples of a node. It keeps what shares used beyond their part from sample to sample.
+#[derive(Clone, Debug, Default)]
+pub struct Counting {
+    surpluses: BTreeMap<DeviceId, Surplus>,
+}
+
+impl Counting {
+    /// What the devices of these GPUs add in `elapsed` seconds. The use of a GPU is `None` if NVML has not answered: then all of the time is unknown.
+    pub fn add(
+        &mut self,
+        elapsed: f64,
+        gpus: &[(&ObservedGpu, Option<&GpuUse>)],
+        of_node: &[Device],
+        owners: &Owners,
+        tenant: &dyn Fn(&DeviceOwner) -> String,
+    ) -> Added {
+        // what is not kept again is dropped
+        let (mut added, mut earlier) = (Added::default(), mem::take(&mut self.surpluses));
+        let place = |device: &Device| device.mig.as_ref().map(|ids| ids.gi);
+        for &(gpu, usage) in gpus {
+            let here: Vec<&Device> = of_node.iter().filter(|device| device.gpu_uuid == gpu.uuid).collect();
+            let mut held: BTreeMap<(Option<u32>, &DeviceOwner), f64> = BTreeMap::new();
+            for device in &here {
+                if let Some(owner) = owner(device, owners) {
+                    *held.entry((place(device), owner)).or_default() += 1.0;
+                }
+            }
+            for device in &here {
+                let Some(owner) = owner(device, owners) else { continue };
+                let at = (place(device), owner.clone());
+                let found = usage.and_then(|usage| usage.containers.get(&at)).copied().unwrap_or_default();
+                let part = part(gpu, device, &here);
+                let ContainerUse { utilization, sm, memory: _ } = found;
+                let (mut active, mut useful) = (utilization.map(ratio), sm.map(ratio));
+                if device.share.is_some() {
+                    // a container with several shares uses each of them alike
+                    let devices = held.get(&(at.0, owner)).copied().unwrap_or(1.0);
+                    let of = ShareOf { owner: owner.clone(), part };
+                    let before = earlier.remove(&device.id).filter(|surplus| surplus.of == of);
+                    let before = before.map_or(0.0, |surplus| surplus.gpu_seconds);
+                    let spent = active.map(|used| spend(before + used / devices * elapsed, part, elapsed));
+                    active = spent.map(|(active, _)| active);
+                    useful = useful.map(|used| spend(used / devices * elapsed, part, elapsed).0);
+                    let kept = spent.map(|(_, gpu_seconds)| (device.id.clone(), Surplus { of, gpu_seconds }));
+                    self.surpluses.extend(kept);
+                }
+                let key = Key { tenant: tenant(owner), resource: device.resource.clone(), mode: Mode::of(device) };
+                added.devices.entry(key.clone()).or_default().add(seconds(elapsed, active, useful));
+                added.gpus.entry(key).or_default().add(seconds(elapsed * part, active, useful));
+            }
         }
-    }
-    for device in &here {
-        let Some(owner) = owner(device, owners) else { continue };
-        let at = (place(device), owner.clone());
-        // a container with several shares uses each of them alike
-        let devices = held.get(&(at.0, owner)).copied().unwrap_or(1.0);
-        let found = usage.and_then(|usage| usage.containers.get(&at)).copied().unwrap_or_default();
-        let part = part(gpu, device, &here);
-        let key = Key { tenant: tenant(owner), resource: device.resource.clone(), mode: Mode::of(device) };
-        let (of_device, of_gpu) = spent(elapsed, part, devices, device.share.is_some(), found);
-        added.devices.entry(key.clone()).or_default().add(of_device);
-        added.gpus.entry(key).or_default().add(of_gpu);
+        added
     }
 }
 
-/// Seconds of a device and of GPUs. The utilization of a share is a part of its device's time, that of others a part of their own.
-fn spent(elapsed: f64, part: f64, devices: f64, is_share: bool, found: ContainerUse) -> (Seconds, Seconds) {
-    let ContainerUse { utilization, sm, memory: _ } = found;
-    let of_gpu = |value: f64| if is_share { value / devices } else { value * part };
-    let seconds = |whole: f64| {
-        let of =
-            |figure: Option<Figure>| figure.map_or(0.0, |figure| (of_gpu(figure.value) / part).clamp(0.0, 1.0) * whole);
-        let without = |figure: Option<Figure>| if figure.is_none() { whole } else { 0.0 };
-        let (unknown, unknown_useful) = (without(utilization), without(sm));
-        Seconds { allocated: whole, active: of(utilization), useful: of(sm), unknown, unknown_useful }
-    };
-    (seconds(elapsed), seconds(elapsed * part))
+fn ratio(figure: Figure) -> f64 {
+    figure.value.clamp(0.0, 1.0)
+}
+
+/// The active part of a share's time, from 0 to 1, if it used these GPU seconds, and those that it keeps.
+fn spend(gpu_seconds: f64, part: f64, elapsed: f64) -> (f64, f64) {
+    let own = part * elapsed;
+    let spent = gpu_seconds.min(own);
+    let active = if own > 0.0 { spent / own } else { 0.0 };
+    (active, (gpu_seconds - spent).min(KEPT_SECONDS * part))
+}
+
+/// Seconds of a device or of GPUs, by the parts of them that were active and useful; `None` is unknown.
+fn seconds(allocated: f64, active: Option<f64>, useful: Option<f64>) -> Seconds {
+    let known = |part: Option<f64>| part.map_or(0.0, |part| part * allocated);
+    let unknown = |part: Option<f64>| if part.is_none() { allocated } else { 0.0 };
+    Seconds {
+        allocated,
+        active: known(active),
+        useful: known(useful),
+        unknown: unknown(active),
+        unknown_useful: unknown(useful),
+    }
 }
 
 /// The part of its GPU that a device is: an instance by its memory slices, a share by its memory, or an equal part where it has none of its own.
@@ -186,9 +241,11 @@ fn part(gpu: &ObservedGpu, device: &Device, here: &[&Device]) -> f64 {
 mod tests {
     use std::sync::Arc;
 
+    use proptest::prelude::*;
+
     use super::*;
     use crate::{
-        device::{DeviceId, MigIds, tests::share},
+        device::{MigIds, tests::share},
         gpu::{ObservedBoard, ObservedInstance},
         nvml::{Engines, InstanceProfile},
         usage::activity::Source,
@@ -220,13 +277,42 @@ mod tests {
 
     /// What ten seconds add.
     fn added(gpu: &ObservedGpu, devices: &[Device], owners: &Owners, usage: Option<&GpuUse>) -> Added {
-        let mut all = Added::default();
-        add(&mut all, 10.0, gpu, usage, devices, owners, &|owner| owner.namespace.clone());
-        all
+        next(&mut Counting::default(), gpu, devices, owners, usage)
+    }
+
+    /// What ten more seconds add.
+    fn next(
+        counting: &mut Counting,
+        gpu: &ObservedGpu,
+        devices: &[Device],
+        owners: &Owners,
+        usage: Option<&GpuUse>,
+    ) -> Added {
+        counting.add(10.0, &[(gpu, usage)], devices, owners, &|owner| owner.namespace.clone())
+    }
+
+    /// Active and unknown seconds that each sample adds for one of the `shares` of a GPU. A sample has its length in seconds, the owner of the share, and its
+    /// part of the GPU's time if that is known.
+    fn samples(counting: &mut Counting, shares: i32, samples: &[(f64, &str, Option<f64>)]) -> Vec<[f64; 2]> {
+        let gpu = ObservedGpu { uuid: "GPU-a".into(), board: board(), ..ObservedGpu::default() };
+        let devices: Vec<Device> = (0..shares).map(|number| share(number, SharingMode::TimeSlice, None)).collect();
+        let sample = |(elapsed, pod, value): &(f64, &str, Option<f64>)| {
+            let owners: Owners = [(devices[0].id.clone(), owner_of(pod))].into();
+            let of = ContainerUse { utilization: value.map(figure), ..ContainerUse::default() };
+            let usage = GpuUse { containers: [((None, owner_of(pod)), of)].into(), ..GpuUse::default() };
+            let tenant = |owner: &DeviceOwner| owner.namespace.clone();
+            let added = counting.add(*elapsed, &[(&gpu, Some(&usage))], &devices, &owners, &tenant);
+            let Seconds { active, unknown, .. } = added.devices.values().next().copied().unwrap();
+            [active, unknown].map(rounded)
+        };
+        samples.iter().map(sample).collect()
+    }
+
+    fn rounded(value: f64) -> f64 {
+        (value * 1e6).round() / 1e6
     }
 
     fn sums(of: &BTreeMap<Key, Seconds>) -> Vec<[f64; 5]> {
-        let rounded = |value: f64| (value * 1e6).round() / 1e6;
         of.values().map(|seconds| seconds.states().map(|(_, value)| rounded(value))).collect()
     }
 
@@ -281,5 +367,73 @@ mod tests {
             [[1.0, 0.0, 0.0, 1.0, 1.0]],
             "a tenth of the memory"
         );
+    }
+
+    #[test]
+    fn equal_neighbours_that_take_turns_are_active_all_the_time() {
+        let gpu = ObservedGpu { uuid: "GPU-a".into(), board: board(), ..ObservedGpu::default() };
+        let devices = [0, 1, 2, 3].map(|number| share(number, SharingMode::TimeSlice, None));
+        let owners: Owners = [(devices[0].id.clone(), owner_of("p")), (devices[1].id.clone(), owner_of("q"))].into();
+        let of = |value| ContainerUse { utilization: Some(figure(value)), ..ContainerUse::default() };
+        let mut counting = Counting::default();
+        let mut active = Vec::new();
+        for (p, q) in [(0.94, 0.06), (0.06, 0.94), (0.94, 0.06), (0.06, 0.94), (0.06, 0.94)] {
+            let containers = [((None, owner_of("p")), of(p)), ((None, owner_of("q")), of(q))].into();
+            let usage = GpuUse { containers, ..GpuUse::default() };
+            let added = next(&mut counting, &gpu, &devices, &owners, Some(&usage));
+            active.push(sums(&added.devices)[0][1]);
+        }
+        // of 20 seconds: in the first sample the second share has 0.6 of its 2.5 GPU seconds
+        assert_eq!(active, [12.4, 20.0, 20.0, 20.0, 20.0]);
+    }
+
+    #[test]
+    fn surplus_is_kept_for_at_most_a_minute_of_the_share() {
+        let idle = (10.0, "p", Some(0.0));
+        let mut all = vec![(600.0, "p", Some(1.0))];
+        all.extend([idle; 8]);
+        let mut expected = vec![[600.0, 0.0]];
+        expected.extend([[10.0, 0.0]; 6]);
+        expected.extend([[0.0, 0.0]; 2]);
+        assert_eq!(samples(&mut Counting::default(), 4, &all), expected);
+    }
+
+    #[test]
+    fn surplus_is_dropped_by_an_unknown_sample_a_new_owner_and_a_new_size() {
+        let (busy, idle) = ((10.0, "p", Some(0.9)), (10.0, "p", Some(0.1)));
+        let found = |next: &[(f64, &str, Option<f64>)]| {
+            let mut counting = Counting::default();
+            samples(&mut counting, 4, &[busy]);
+            samples(&mut counting, 4, next)
+        };
+        assert_eq!(found(&[idle]), [[10.0, 0.0]], "kept");
+        assert_eq!(found(&[(10.0, "p", None), idle]), [[0.0, 10.0], [4.0, 0.0]]);
+        assert_eq!(found(&[(10.0, "q", Some(0.1)), idle]), [[4.0, 0.0], [4.0, 0.0]]);
+        let mut counting = Counting::default();
+        samples(&mut counting, 4, &[busy]);
+        assert_eq!(samples(&mut counting, 2, &[idle]), [[2.0, 0.0]], "a half in place of a quarter");
+        let mut counting = Counting::default();
+        samples(&mut counting, 4, &[busy]);
+        assert_eq!(counting.add(10.0, &[], &[], &Owners::new(), &|_| String::new()), Added::default());
+        assert_eq!(samples(&mut counting, 4, &[idle]), [[4.0, 0.0]], "the device had no owner between");
+    }
+
+    proptest! {
+        #[test]
+        fn share_is_active_for_at_most_the_elapsed_time_and_the_time_that_it_used(
+            shares in 1_i32..9,
+            all in proptest::collection::vec((0.0_f64..40.0, proptest::option::weighted(0.9, 0.0_f64..=1.0)), 0..40),
+        ) {
+            let all: Vec<_> = all.iter().map(|(elapsed, value)| (*elapsed, "p", *value)).collect();
+            let found = samples(&mut Counting::default(), shares, &all);
+            let used: f64 = all.iter().map(|(elapsed, _, value)| elapsed * value.unwrap_or(0.0)).sum();
+            let active: f64 = found.iter().map(|[active, _]| active).sum();
+            prop_assert!(active / f64::from(shares) <= used + 1e-4, "{} active and {} used", active, used);
+            for ((elapsed, _, value), [active, unknown]) in all.iter().zip(found) {
+                prop_assert!(active + unknown <= elapsed + 1e-5, "{} and {} in {}", active, unknown, elapsed);
+                let own = (value.unwrap_or(0.0) * f64::from(shares)).min(1.0) * elapsed;
+                prop_assert!(active + 1e-5 >= own, "{} is less than {} without a surplus", active, own);
+            }
+        }
     }
 }
