@@ -1,5 +1,9 @@
 //! The agent's metrics.
 
+mod expected;
+mod shares;
+#[cfg(test)]
+mod tests;
 pub mod usage;
 
 use std::{
@@ -31,7 +35,11 @@ use crate::{
     series::Series,
 };
 
-use self::usage::UsageMetrics;
+use self::{
+    expected::is_expected,
+    shares::{MpsMemory, of_share},
+    usage::UsageMetrics,
+};
 
 /// The agent's metrics; clones share their values.
 #[derive(Clone)]
@@ -110,19 +118,6 @@ pub struct ComputeFigures<'a> {
     pub suspended: bool,
 }
 
-/// Labels of a share that a container has.
-fn of_share(device: &Device, owner: &DeviceOwner) -> Labels<6> {
-    let labels = [
-        ("gpu", device.gpu_uuid.clone()),
-        ("share", device.id.to_string()),
-        ("resource", device.resource.clone()),
-        ("namespace", owner.namespace.clone()),
-        ("pod", owner.pod.clone()),
-        ("container", owner.container.clone()),
-    ];
-    labels.map(|(name, value)| (name, Cow::from(value)))
-}
-
 impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::default();
@@ -131,6 +126,11 @@ impl Default for Metrics {
         let nvml_seconds: Family<Labels<1>, Histogram> =
             Family::new_with_constructor(|| Histogram::new(exponential_buckets(10e-6, 10.0, 7)));
         r.register_with_unit("nvml_call", "Duration of NVML calls", Unit::Seconds, nvml_seconds.clone());
+        let share_limit: Gauges<6> =
+            register(r, "share_memory_limit_bytes", "Memory that the programs on a share can allocate");
+        let share_used: Gauges<6> =
+            register(r, "share_memory_used_bytes", "Memory of the processes on a share, by NVML");
+        let usage = usage.with_mps(MpsMemory::of(share_limit.clone(), share_used.clone()));
         Self {
             nvml_seconds,
             nvml_failures: register(r, "nvml_failures", "Failed NVML calls by call and code"),
@@ -183,9 +183,9 @@ impl Default for Metrics {
                 "unserved_containers",
                 "1: a container on a limited share that the library cannot limit, by cause",
             ),
-            share_limit: series(r, "share_memory_limit_bytes", "Memory that the programs on a share can allocate"),
+            share_limit: Series::of(share_limit),
             share_counted: series(r, "share_memory_counted_bytes", "Memory that the ledger of a share counts"),
-            share_used: series(r, "share_memory_used_bytes", "Memory of the processes on a share, by NVML"),
+            share_used: Series::of(share_used),
             share_refused: series(r, "share_refused_allocations", "Allocations beyond the memory of a share"),
             share_endless: series(
                 r,
@@ -213,25 +213,6 @@ impl Default for Metrics {
             registry: Arc::new(registry),
         }
     }
-}
-
-/// Not a failure: a sample of usage asks each board for all that some boards have, and for processes and instances that may be gone.
-fn is_expected(call: &str, code: u32) -> bool {
-    const SAMPLED: [&str; 11] = [
-        "nvmlDeviceGetUtilizationRates",
-        "nvmlDeviceGetProcessUtilization",
-        "nvmlDeviceGetPowerUsage",
-        "nvmlDeviceGetTotalEnergyConsumption",
-        "nvmlDeviceGetTemperature",
-        "nvmlDeviceGetClockInfo",
-        "nvmlDeviceGetCurrentClocksEventReasons",
-        "nvmlDeviceGetFieldValues",
-        "nvmlGpmQueryDeviceSupport",
-        "nvmlGpmSampleGet",
-        "nvmlGpmMigSampleGet",
-    ];
-    let absent = [code::INVALID_ARGUMENT, code::NOT_SUPPORTED, code::NOT_FOUND, code::FUNCTION_NOT_FOUND];
-    SAMPLED.contains(&call) && absent.contains(&code)
 }
 
 fn register<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
@@ -444,75 +425,5 @@ impl Metrics {
     /// The registry behind `/metrics`.
     pub fn registry(&self) -> &Registry {
         &self.registry
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn shares_are_counted_by_means_and_a_means_without_shares_is_zero() {
-        let metrics = Metrics::default();
-        metrics.set_enforcement(&[Isolation::None; 3]);
-        metrics.set_enforcement(&[Isolation::Software, Isolation::Server, Isolation::Software]);
-        let text = gputenancy_cluster::service::endpoints::text(metrics.registry()).unwrap();
-        for (means, count) in [("Software", 2), ("Server", 1), ("Driver", 0), ("None", 0)] {
-            let line = format!("gputenancy_agent_enforcement{{means=\"{means}\"}} {count}\n");
-            assert!(text.contains(&line), "{line} in {text}");
-        }
-    }
-
-    #[test]
-    fn pods_are_a_number_for_each_gpu_that_is_left() {
-        let metrics = Metrics::default();
-        metrics.set_pods([("GPU-a", 1), ("GPU-b", 0)]);
-        metrics.set_pods([("GPU-a", 2)]);
-        let text = gputenancy_cluster::service::endpoints::text(metrics.registry()).unwrap();
-        assert!(text.contains("gputenancy_agent_gpu_pods{gpu=\"GPU-a\"} 2\n") && !text.contains("GPU-b"), "{text}");
-    }
-
-    #[test]
-    fn memory_of_a_device_is_shown_by_layer_and_its_ghosts() {
-        let metrics = Metrics::default();
-        let place = || ("GPU-a".to_owned(), Some(7));
-        let layers = Layers { reserved: 1, processes: 20, unattributed: 300, free: 4_000 };
-        let ghost = Ghost { pids: [41].into(), bytes: 250 };
-        metrics.set_memory(&[(place(), layers)].into(), &[(place(), ghost)].into());
-        let text = || gputenancy_cluster::service::endpoints::text(metrics.registry()).unwrap();
-        for (metric, bytes) in [
-            ("device_memory_bytes{gpu=\"GPU-a\",instance=\"7\",layer=\"reserved\"}", 1),
-            ("device_memory_bytes{gpu=\"GPU-a\",instance=\"7\",layer=\"processes\"}", 20),
-            ("device_memory_bytes{gpu=\"GPU-a\",instance=\"7\",layer=\"unattributed\"}", 300),
-            ("device_memory_bytes{gpu=\"GPU-a\",instance=\"7\",layer=\"free\"}", 4_000),
-            ("ghost_processes{gpu=\"GPU-a\",instance=\"7\"}", 1),
-            ("ghost_memory_bytes{gpu=\"GPU-a\",instance=\"7\"}", 250),
-        ] {
-            let line = format!("gputenancy_agent_{metric} {bytes}\n");
-            assert!(text().contains(&line), "{line} in {}", text());
-        }
-        metrics.set_memory(&[(place(), layers)].into(), &BTreeMap::new());
-        assert!(text().contains("gputenancy_agent_ghost_memory_bytes{gpu=\"GPU-a\",instance=\"7\"} 0\n"));
-    }
-
-    #[test]
-    fn nvml_failures_are_counted_by_call_and_code() {
-        let metrics = Metrics::default();
-        metrics.nvml_call("nvmlDeviceGetCount_v2", 0, Duration::from_micros(5));
-        metrics.nvml_call("nvmlGpuInstanceDestroy", 19, Duration::from_millis(5));
-        let text = gputenancy_cluster::service::endpoints::text(metrics.registry()).unwrap();
-        assert!(text.contains(r#"gputenancy_agent_nvml_failures_total{call="nvmlGpuInstanceDestroy",code="19"} 1"#));
-        assert!(!text.contains(r#"failures_total{call="nvmlDeviceGetCount_v2""#));
-    }
-
-    #[test]
-    fn what_a_board_does_not_have_is_no_failure_of_a_sample() {
-        let metrics = Metrics::default();
-        metrics.nvml_call("nvmlDeviceGetProcessUtilization", code::NOT_FOUND, Duration::from_micros(5));
-        metrics.nvml_call("nvmlDeviceGetClockInfo", code::NOT_SUPPORTED, Duration::from_micros(5));
-        metrics.nvml_call("nvmlDeviceGetClockInfo", code::GPU_IS_LOST, Duration::from_micros(5));
-        let text = gputenancy_cluster::service::endpoints::text(metrics.registry()).unwrap();
-        let failures: Vec<&str> = text.lines().filter(|line| line.contains("failures_total{")).collect();
-        assert_eq!(failures, [r#"gputenancy_agent_nvml_failures_total{call="nvmlDeviceGetClockInfo",code="15"} 1"#]);
     }
 }

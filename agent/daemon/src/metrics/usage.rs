@@ -31,6 +31,8 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
+use super::shares::MpsMemory;
+
 /// A device that a container has.
 #[derive(Debug)]
 pub struct Held {
@@ -77,6 +79,7 @@ struct Shown {
 pub struct UsageMetrics {
     shown: Arc<Mutex<Shown>>,
     seconds: Histogram,
+    mps: MpsMemory,
 }
 
 impl fmt::Debug for UsageMetrics {
@@ -91,18 +94,25 @@ impl UsageMetrics {
         // a sample of one idle GPU takes less than a millisecond
         let seconds = Histogram::new(exponential_buckets(0.001, 4.0, 7));
         registry.register_with_unit("usage_sample", "Duration of a sample", Unit::Seconds, seconds.clone());
-        let metrics = Self { shown: Arc::default(), seconds };
+        let metrics = Self { shown: Arc::default(), seconds, mps: MpsMemory::default() };
         registry.register_collector(Box::new(metrics.clone()));
         metrics
     }
 
+    /// Sets the memory of MPS shares with each sample.
+    pub(super) fn with_mps(self, mps: MpsMemory) -> Self {
+        Self { mps, ..self }
+    }
+
     /// A sample has been taken.
     pub fn sampled(&self, took: Duration, gpus: Vec<GpuShown>, added: &Added) {
-        self.seconds.observe(took.as_secs_f64());
+        self.mps.set(gpus.iter().flat_map(GpuShown::used));
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         shown.gpus = gpus;
         sum(&mut shown.devices, &added.devices);
         sum(&mut shown.whole, &added.gpus);
+        // after the rest: queries take the first count as a sign that the series of devices exist
+        self.seconds.observe(took.as_secs_f64());
     }
 
     /// The driver reported an Xid error.
@@ -193,6 +203,15 @@ impl GpuShown {
             (with(of_container(self.uuid(), gi, owner), about), 1.0)
         };
         self.held.iter().map(row).collect()
+    }
+
+    /// Devices with an owner, and the bytes that it uses of the device's GPU or instance.
+    fn used(&self) -> impl Iterator<Item = (&Device, &DeviceOwner, Option<u64>)> {
+        self.held.iter().map(move |Held { owner, device, .. }| {
+            let place = device.mig.as_ref().map(|ids| ids.gi);
+            let found = self.usage.containers.get(&(place, owner.clone()));
+            (device, owner, found.and_then(|found| found.memory))
+        })
     }
 
     /// Memory of each device, `select`ed of reserved, used and free.

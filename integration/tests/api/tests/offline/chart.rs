@@ -519,12 +519,24 @@ fn disabled_features_render_no_objects() {
 }
 
 #[test]
+fn boards_of_single_nodes_are_one_variable_of_the_simulator() {
+    let simulated = ["simulator.enabled=true", "simulator.nodeSelector.lab=yes"];
+    assert!(!rendered("simulator.yaml", &simulated).contains("NVSIM_NODE_BOARDS"));
+    let boards = ["simulator.nodeBoards.b=h100-80gb", "simulator.nodeBoards.a\\.example=a100-80gb+h100-94gb"];
+    let text = rendered("simulator.yaml", &[simulated, boards].concat());
+    let variable = "{name: NVSIM_NODE_BOARDS, value: \"a.example=a100-80gb+h100-94gb,b=h100-80gb\"}";
+    assert!(text.contains(variable), "{text}");
+}
+
+#[test]
 fn values_schema_rejects_invalid_values_by_path() {
     for (set, words) in [
         ("operator.replicaz=3", "additional properties 'replicaz' not allowed"),
         ("operator.replicas=0", "/operator/replicas"),
         ("simulator.enabled=true", "/simulator/nodeSelector"),
         ("simulator.board=rtx-4090", "/simulator/board"),
+        ("simulator.nodeBoards.gpu-1=a100-80gb+rtx-4090", "/simulator/nodeBoards/gpu-1"),
+        ("simulator.nodeBoards.GPU=a100-80gb", "invalid propertyName 'GPU'"),
         ("simulator.latency=slow", "/simulator/latency"),
         ("agent.extraCdiDevices={nonsense}", "/agent/extraCdiDevices/0"),
         ("agent.unattributedProcesses=Kill", "/agent/unattributedProcesses"),
@@ -562,9 +574,13 @@ fn values_schema_rejects_invalid_values_by_path() {
 fn values_schema_lists_every_simulated_board() {
     let schema: serde_json::Value =
         serde_json::from_str(&fs::read_to_string(chart().join("values.schema.json")).unwrap()).unwrap();
-    let known = schema["properties"]["simulator"]["properties"]["board"]["enum"].as_array().unwrap();
+    let simulator = &schema["properties"]["simulator"]["properties"];
+    let known = simulator["board"]["enum"].as_array().unwrap();
     let known: BTreeSet<String> = known.iter().map(|b| b.as_str().unwrap().to_owned()).collect();
     let files = fs::read_dir(product::root().join("integration/sim/silicon/boards")).unwrap();
     let stems = files.map(|f| f.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned());
     assert_eq!(known, stems.filter(|s| s != "geometries").collect::<BTreeSet<_>>());
+    let any = known.into_iter().collect::<Vec<_>>().join("|");
+    let list = format!("^({any})(\\+({any}))*$");
+    assert_eq!(simulator["nodeBoards"]["additionalProperties"]["pattern"], list);
 }

@@ -132,6 +132,7 @@ fn extra_variables_follow_those_of_the_chart_and_replace_none() {
         "usageEndpoint.enabled=true",
         "usageEndpoint.tlsSecretName=a",
         "agent.dcgmExporter=$(HOST_IP):9400",
+        "simulator.nodeBoards.a=t4-16gb",
     ];
     for (kind, file, values) in CONTAINERS {
         let env = |sets: &[&str]| -> Vec<Value> {

@@ -75,6 +75,13 @@ fn wrong_values_are_refused_with_one_line_that_names_them() {
             "- at '/operator/tolerations/0': additional properties 'effects'",
         ),
         ("simulator.tolerations[0].effect=Never", "- at '/simulator/tolerations/0/effect': value must be one of"),
+        ("agent.usageInterval=0s", "- at '/agent/usageInterval': '0s' does not match"),
+        ("agent.usageInterval=10m", "- at '/agent/usageInterval': '10m' does not match"),
+        ("agent.usageInterval=301s", "- at '/agent/usageInterval': '301s' does not match"),
+        ("agent.usageInterval=1500ms", "- at '/agent/usageInterval': '1500ms' does not match"),
+        ("agent.dcgmExporter=x:0", "- at '/agent/dcgmExporter': 'x:0' does not match"),
+        ("agent.dcgmExporter=x:65536", "- at '/agent/dcgmExporter': 'x:65536' does not match"),
+        ("agent.dcgmExporter=x:99999", "- at '/agent/dcgmExporter': 'x:99999' does not match"),
         ("agent=null", "- at '': missing property 'agent'"),
         ("operator=null", "- at '': missing property 'operator'"),
         ("policies=null", "- at '': missing property 'policies'"),
@@ -97,6 +104,33 @@ fn wrong_values_are_refused_with_one_line_that_names_them() {
     }
     let none = refusal(&["--set-json", "agent.nodeSelectors=[]"]);
     assert_eq!(none, ["- at '/agent/nodeSelectors': minItems: got 0, want 1"]);
+}
+
+#[test]
+fn intervals_and_ports_at_their_bounds_are_accepted() {
+    for interval in ["1s", "99s", "300s", "1m30s", "5m"] {
+        let (fine, text) = template("agent.yaml", &[&format!("agent.usageInterval={interval}")]);
+        assert!(fine && text.contains(&format!("--usage-interval={interval}\n")), "{interval}: {text}");
+    }
+    for exporter in ["x:1", "x:9400", "x:65535"] {
+        let (fine, text) = template("agent.yaml", &[&format!("agent.dcgmExporter={exporter}")]);
+        assert!(fine && text.contains(&format!("--dcgm-exporter={exporter}\n")), "{exporter}: {text}");
+    }
+}
+
+#[test]
+fn development_pools_are_a_regular_expression() {
+    let enabled = "prometheusRules.enabled=true";
+    let set = |pools: &str| format!("prometheusRules.developmentPools={pools}");
+    for wrong in ["(", "dev)", "a)|(b", "[a", "*dev"] {
+        let lines = refusal(&["--set", enabled, "--set-string", &set(wrong)]);
+        let cause = format!("prometheusRules.developmentPools: \"{wrong}\" is not a regular expression");
+        assert!(lines.len() == 1 && lines[0].contains(&cause), "{wrong}: {lines:?}");
+    }
+    for right in ["", "dev", "dev-.*|sandbox", "(a|b)-[0-9]+", "x?"] {
+        let (fine, text) = template("prometheus-rules.yaml", &[enabled, &set(right)]);
+        assert!(fine, "{right}: {text}");
+    }
 }
 
 #[test]
