@@ -6,13 +6,13 @@ use std::{
     net::{SocketAddr, TcpListener},
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use axum::{
     Router,
     body::{Body, Bytes},
-    extract::{Path, State},
+    extract::State,
     http::{HeaderMap, header::CONTENT_TYPE},
     response::{IntoResponse, Response},
     routing::get,
@@ -23,12 +23,12 @@ use gputenancy_cluster::{agent_metrics, client, service::endpoints};
 use kube::{Client, Config, ResourceExt as _, runtime::reflector::ObjectRef};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
-    time::sleep,
+    time::{Instant, sleep, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    access::{self, Refusal},
+    access::{self, Refusal, TenantName},
     agents, certificate, listener,
     selection::{Families, Scope},
 };
@@ -38,7 +38,7 @@ use crate::{cache::Caches, pod_info::requests_gpu, status_metrics};
 const REVIEWS: usize = 4;
 /// Answers that are gathered or sent at once, each of another tenant; others wait. Each holds its text and a few texts of agents.
 const ANSWERS: usize = 4;
-/// How long a request waits for another one of its tenant, such as that of a second Prometheus.
+/// How long a request waits for another one of its tenant, such as that of a second Prometheus, and for those of other tenants.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(50);
 /// Bytes of a piece of an answer.
@@ -120,14 +120,7 @@ impl Server {
             acceptor = certificate::acceptor(folder, names) => acceptor,
             () = stop.cancelled() => return,
         };
-        let endpoint = Endpoint {
-            client,
-            caches,
-            port,
-            reviews: Semaphore::new(REVIEWS),
-            answers: Arc::new(Semaphore::new(ANSWERS)),
-            busy: Arc::default(),
-        };
+        let endpoint = Endpoint { client, caches, port, reviews: Semaphore::new(REVIEWS), turns: Turns::new() };
         let router = Router::new().route("/tenants/{tenant}/metrics", get(metrics)).with_state(Arc::new(endpoint));
         listener::serve(listener, acceptor, router, stop).await;
     }
@@ -138,6 +131,11 @@ struct Endpoint {
     caches: Caches,
     port: u16,
     reviews: Semaphore,
+    turns: Turns,
+}
+
+/// Bounds the answers: one at a time for each tenant, and a few in all.
+struct Turns {
     answers: Arc<Semaphore>,
     /// Tenants with an answer in progress.
     busy: Arc<Mutex<BTreeSet<String>>>,
@@ -163,17 +161,13 @@ struct Turn {
 
 async fn metrics(
     State(endpoint): State<Arc<Endpoint>>,
-    Path(tenant): Path<String>,
+    TenantName(tenant): TenantName,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
     let token = access::token(&headers)?;
-    {
-        // never closed; a connection that waits for too long ends
-        let _review = endpoint.reviews.acquire().await.ok();
-        access::check(&endpoint.client, token, &tenant).await?;
-    }
-    let turn = endpoint.turn(&tenant).await?;
-    let text = endpoint.text(&tenant).await?;
+    access::review(&endpoint.client, &endpoint.reviews, token, &tenant).await?;
+    let turn = endpoint.turns.take(tenant.as_str()).await?;
+    let text = endpoint.text(tenant.as_str()).await?;
     Ok(([(CONTENT_TYPE, endpoints::OPENMETRICS)], pieces(text.into(), turn)).into_response())
 }
 
@@ -186,19 +180,27 @@ fn pieces(text: Bytes, turn: Turn) -> Body {
     Body::from_stream(stream::unfold((text, turn), next))
 }
 
-impl Endpoint {
-    async fn turn(&self, tenant: &str) -> Result<Turn, Refusal> {
-        let began = Instant::now();
+impl Turns {
+    fn new() -> Self {
+        Self { answers: Arc::new(Semaphore::new(ANSWERS)), busy: Arc::default() }
+    }
+
+    /// Waits for the turn of a tenant.
+    async fn take(&self, tenant: &str) -> Result<Turn, Refusal> {
+        let deadline = Instant::now() + LONGEST_WAIT;
         while !self.busy.lock().unwrap_or_else(PoisonError::into_inner).insert(tenant.to_owned()) {
-            if began.elapsed() > LONGEST_WAIT {
+            if Instant::now() > deadline {
                 return Err(Refusal::Busy);
             }
             sleep(POLL).await;
         }
         let busy = Busy { all: self.busy.clone(), tenant: tenant.to_owned() };
-        Ok(Turn { _busy: busy, _answer: self.answers.clone().acquire_owned().await.ok() })
+        let answer = timeout_at(deadline, self.answers.clone().acquire_owned()).await.map_err(|_| Refusal::Full)?;
+        Ok(Turn { _busy: busy, _answer: answer.ok() })
     }
+}
 
+impl Endpoint {
     /// The tenant's series, of its pods' nodes and of its own status.
     async fn text(&self, tenant: &str) -> Result<String, Refusal> {
         let Self { caches, port, .. } = self;
@@ -233,5 +235,22 @@ mod tests {
         assert!(busy.lock().unwrap().is_empty());
         drop(pieces(text.into(), turn()));
         assert!(busy.lock().unwrap().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn request_that_waits_too_long_for_other_answers_is_refused() {
+        let turns = Turns::new();
+        let mut taken = Vec::new();
+        for tenant in ["a", "b", "c", "d"] {
+            taken.push(turns.take(tenant).await.unwrap());
+        }
+        assert_eq!(taken.len(), ANSWERS);
+        let began = Instant::now();
+        assert!(matches!(turns.take("a").await, Err(Refusal::Busy)));
+        assert!(matches!(turns.take("e").await, Err(Refusal::Full)));
+        assert!(began.elapsed() < 2 * LONGEST_WAIT + 4 * POLL);
+        assert!(!turns.busy.lock().unwrap().contains("e"), "a refused request ends its turn");
+        drop(taken.pop());
+        assert!(turns.take("e").await.is_ok());
     }
 }
