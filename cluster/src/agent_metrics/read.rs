@@ -10,6 +10,9 @@ pub enum ReadError {
     /// The connection ended.
     #[error("{0}")]
     Io(#[from] io::Error),
+    /// The connection ended before an answer.
+    #[error("it closes the connection without an answer")]
+    Closed,
     /// The status of the answer is not 200.
     #[error("it answers: {0}")]
     Status(String),
@@ -34,6 +37,9 @@ pub async fn read(mut connection: impl AsyncRead + AsyncWrite + Unpin, most: u64
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
     let mut lines = head.lines();
     let status = lines.next().unwrap_or_default();
+    if status.trim().is_empty() {
+        return Err(ReadError::Closed);
+    }
     if status.split_whitespace().nth(1) != Some("200") {
         return Err(ReadError::Status(status.chars().take(80).collect()));
     }
@@ -66,6 +72,14 @@ mod tests {
         assert_eq!(answered(b"HTTP/1.0 200 OK\r\ncontent-length: 4\r\n\r\nx 1\n").await.unwrap(), "x 1\n");
         let error = answered(b"HTTP/1.0 503 Service Unavailable\r\n\r\n").await.unwrap_err();
         assert_eq!(error.to_string(), "it answers: HTTP/1.0 503 Service Unavailable");
+    }
+
+    #[tokio::test]
+    async fn connection_that_ends_without_an_answer_is_named() {
+        for empty in [b"".as_slice(), b"\r\n"] {
+            let error = answered(empty).await.unwrap_err();
+            assert_eq!(error.to_string(), "it closes the connection without an answer");
+        }
     }
 
     #[tokio::test]

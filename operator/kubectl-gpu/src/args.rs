@@ -227,6 +227,9 @@ pub struct TopArgs {
     /// Order of pods.
     #[arg(long, value_enum, default_value_t = Sort::Utilization)]
     pub sort: Sort,
+    /// Show the table once and exit: the default.
+    #[arg(long, conflicts_with = "watch")]
+    pub once: bool,
     /// Show the table again every 10 seconds, until Ctrl-C; on a terminal with the last five minutes.
     #[arg(short, long, conflicts_with = "output")]
     pub watch: bool,
@@ -335,6 +338,15 @@ mod tests {
         let Command::Connect(connect) = args.command else { panic!("{:?}", args.command) };
         assert_eq!((connect.tenant.as_str(), connect.port, connect.command.len()), ("team-a", 8443, 5));
         assert!(Args::try_parse_from(["kubectl-gpu", "connect", "team-a", "kubectl"]).is_err());
+    }
+
+    #[test]
+    fn top_shows_the_table_once_or_again() {
+        let parsed = |flags: &[&str]| Args::try_parse_from([&["kubectl-gpu", "top"][..], flags].concat());
+        let Command::Top(top) = parsed(&["--once"]).unwrap().command else { panic!("not top") };
+        assert!(top.once && !top.watch);
+        assert!(parsed(&["--watch"]).is_ok());
+        assert!(parsed(&["--once", "--watch"]).is_err());
     }
 
     #[test]

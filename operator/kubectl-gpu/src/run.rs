@@ -214,11 +214,13 @@ async fn print_tenant(args: &TenantArgs, cluster: &ClusterArgs) -> Result<u8, Ru
 async fn print_top(args: &TopArgs, cluster: &ClusterArgs) -> Result<u8, RunError> {
     let (client, limit) = (cluster::client(cluster).await?, cluster.request_timeout);
     if args.watch {
-        follow::usage::refresh(&client, args, limit).await??;
+        Box::pin(follow::usage::refresh(&client, args, limit)).await??;
         return Ok(0);
     }
-    let (agents, not_read) = top::gather(&client, args, limit).await?;
-    let report = top::report(&agents, not_read, args);
+    let report = top::report(Box::pin(top::gather(&client, args, limit)).await?, args);
+    if report.pods.is_empty() {
+        Box::pin(top::check_names(&client, args)).await?;
+    }
     output::print(render::document(&report, args.output, || render::top(&report, None))?)?;
     Ok(0)
 }

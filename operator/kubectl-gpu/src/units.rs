@@ -1,5 +1,7 @@
 //! Numbers and durations as text.
 
+use std::time::Duration;
+
 pub use gputenancy_crds::words::counted;
 use k8s_openapi::jiff::SignedDuration;
 
@@ -19,9 +21,23 @@ pub fn span(seconds: u64) -> String {
     }
 }
 
+/// A time limit as `30 s`; below one second as `250 ms`.
+pub fn time_limit(limit: &Duration) -> String {
+    match limit.as_millis() {
+        millis @ 0..1000 => format!("{millis} ms"),
+        _ => format!("{} s", limit.as_secs_f64()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn time_limit_below_a_second_is_in_milliseconds() {
+        let all: Vec<String> = [1, 999, 1000, 1500, 30_000].map(|ms| time_limit(&Duration::from_millis(ms))).into();
+        assert_eq!(all, ["1 ms", "999 ms", "1 s", "1.5 s", "30 s"]);
+    }
 
     #[test]
     fn span_has_at_most_two_units() {

@@ -168,6 +168,18 @@ fn limits_of_other_resources_are_one_line_unless_they_are_asked_for() {
 }
 
 #[test]
+fn limits_that_are_not_used_are_listed_with_their_budget() {
+    let mut seen = seen();
+    for place in &mut seen.namespaces {
+        place.quota.as_mut().unwrap().spec.hard.insert("services.nodeports".into(), of(json!("2")));
+    }
+    let shown = plain(&report(&seen));
+    let rows: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert!(rows.contains(&vec!["services.nodeports", "4", "0"]), "{shown}");
+    assert!(rows.contains(&vec!["requests.cpu", "8", "3"]), "{shown}");
+}
+
+#[test]
 fn waiting_shows_the_last_refusal_of_short_controllers() {
     let report = report(&seen());
     let refused: Vec<_> = report.waiting.iter().filter(|w| w.object.starts_with("ReplicaSet/")).collect();

@@ -31,6 +31,7 @@ use crate::{
     output::{self, OutputError},
     progress::Progress,
     render::{self, RenderError},
+    units::time_limit,
 };
 
 /// Debounce of events.
@@ -52,12 +53,12 @@ pub enum FollowError {
     #[error("watching: {}", sentence(.0))]
     Watch(#[from] watcher::Error),
     /// The API server does not answer.
-    #[error("watching: no answer from the API server at {server}: nothing within {seconds} s")]
+    #[error("watching: no answer from the API server at {server}: nothing within {}", time_limit(limit))]
     Timeout {
         /// Its address.
         server: String,
         /// The time limit.
-        seconds: u64,
+        limit: Duration,
     },
     /// The list cannot be written as a document.
     #[error(transparent)]
@@ -83,7 +84,7 @@ pub async fn follow(cluster: &ClusterArgs, args: &ChangesArgs) -> Result<ChangeL
         }
         Ok::<(), FollowError>(())
     };
-    let silent = |_| FollowError::Timeout { server: server.clone(), seconds: limit.as_secs() };
+    let silent = |_| FollowError::Timeout { server: server.clone(), limit };
     tokio::time::timeout(limit, filled).await.map_err(silent)??;
     if args.once || args.output != Output::Table {
         let list = changes(&read(), Timestamp::now());

@@ -1,7 +1,6 @@
 //! `kubectl gpu top --watch`: the table again and again, with the utilization of the last samples as a line where a terminal can show it.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
     io::{self, IsTerminal as _, Write as _},
     time::Duration,
 };
@@ -12,16 +11,13 @@ use crate::{
     args::TopArgs,
     output::{self, OutputError},
     render,
-    top::{TopError, TopReport, gather, report},
+    top::{TopError, TopReport, Trends, check_names, gather, report},
 };
 
 /// Time between two readings: the agents take a sample each ten seconds.
 const INTERVAL: Duration = Duration::from_secs(10);
 /// Samples in a line: five minutes.
 const SAMPLES: usize = 30;
-
-/// Utilization of the last samples by UUID, GPU instance, namespace, pod and container.
-pub type Trends = BTreeMap<[String; 5], VecDeque<Option<f64>>>;
 
 /// Shows the table until the reader goes.
 ///
@@ -30,8 +26,8 @@ pub type Trends = BTreeMap<[String; 5], VecDeque<Option<f64>>>;
 pub async fn refresh(client: &Client, args: &TopArgs, limit: Duration) -> Result<Result<(), TopError>, OutputError> {
     let (terminal, mut trends, mut drawn) = (io::stdout().is_terminal(), Trends::new(), false);
     loop {
-        let found = match gather(client, args, limit).await {
-            Ok((agents, not_read)) => report(&agents, not_read, args),
+        let found = match Box::pin(gather(client, args, limit)).await {
+            Ok(gathered) => report(gathered, args),
             Err(error) if !drawn => return Ok(Err(error)),
             Err(error) => {
                 output::note(error);
@@ -39,6 +35,12 @@ pub async fn refresh(client: &Client, args: &TopArgs, limit: Duration) -> Result
                 continue;
             }
         };
+        if !drawn
+            && found.pods.is_empty()
+            && let Err(error) = Box::pin(check_names(client, args)).await
+        {
+            return Ok(Err(error));
+        }
         remember(&mut trends, &found);
         let text = render::top(&found, terminal.then_some(&trends));
         let mut out = anstream::stdout().lock();

@@ -3,6 +3,7 @@
 mod catalog;
 mod catalog_page;
 mod changes;
+mod fit;
 mod lint;
 mod plan;
 mod slices;

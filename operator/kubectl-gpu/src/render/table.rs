@@ -51,7 +51,7 @@ fn longest_word(header: &[&str], rows: &[Vec<String>], column: usize) -> u16 {
 }
 
 /// A line for each cell with the name of its column; the first begins the row.
-fn stacked(header: &[&str], rows: &[Vec<String>], width: u16) -> String {
+pub(super) fn stacked(header: &[&str], rows: &[Vec<String>], width: u16) -> String {
     let mut text = String::new();
     for row in rows {
         let cells = header.iter().zip(row).enumerate().filter(|(column, (_, cell))| *column == 0 || !cell.is_empty());

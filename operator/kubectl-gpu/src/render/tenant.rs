@@ -90,13 +90,7 @@ fn resources(report: &TenantReport, text: &mut String) {
     let row = |r: &&ResourceBudget| {
         vec![r.resource.clone(), r.budget.clone().unwrap_or_else(|| "?".to_owned()), r.used.clone()]
     };
-    if !used.is_empty() {
-        text.push_str(&table(&["RESOURCE", "BUDGET", "USED"], used.iter().map(row)));
-    }
-    if !idle.is_empty() {
-        let names: Vec<&str> = idle.iter().map(|r| r.resource.as_str()).collect();
-        wrapped(text, 2, "", &format!("not used, with the platform's limits (-o yaml): {}", names.join(", ")));
-    }
+    text.push_str(&table(&["RESOURCE", "BUDGET", "USED"], used.iter().chain(&idle).map(row)));
     let rows: Vec<Vec<String>> = used.iter().flat_map(|r| r.namespaces.iter().map(|s| share(s, &r.resource))).collect();
     // one namespace has what the table above has
     let spread_out = used.iter().any(|r| r.namespaces.len() > 1 || r.budget.is_none());

@@ -1,12 +1,17 @@
-//! What pods do on their devices, as a table: tenant, pod and device, each named once.
+//! What pods do on their devices, as a table.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::VecDeque,
+    io::{self, IsTerminal as _},
+};
 
 use super::{
-    style::{YELLOW, heading, printable, styled, wrapped},
-    table::wide,
+    fit::{fitted, whole},
+    style::{YELLOW, heading, hidden, printable, styled, wrapped},
+    table::stacked,
+    width,
 };
-use crate::top::{DeviceUse, PodUse, TopReport};
+use crate::top::{DeviceUse, PodUse, TopReport, Trends};
 
 /// Heights of a line of samples.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -17,44 +22,83 @@ pub fn trend_key(pod: &PodUse, device: &DeviceUse) -> [String; 5] {
 }
 
 /// The table, with a column of the last samples if there are any.
-pub fn top(found: &TopReport, trends: Option<&BTreeMap<[String; 5], VecDeque<Option<f64>>>>) -> String {
-    let mut header = vec!["TENANT", "POD", "DEVICE", "MODE", "UTIL", "SM", "MEMORY", "SOURCE", "NOTE"];
-    if trends.is_some() {
-        header.insert(5, "TREND");
-    }
-    let (mut rows, mut last) = (Vec::new(), (None, None));
-    for pod in &found.pods {
-        for device in &pod.devices {
-            let tenant = if pod.tenant.is_empty() { "-".to_owned() } else { pod.tenant.clone() };
-            let name = format!("{}/{}", pod.namespace, pod.pod);
-            let same_tenant = last.0.as_ref() == Some(&tenant);
-            let same_pod = same_tenant && last.1.as_ref() == Some(&name);
-            let mut row = vec![
-                if same_tenant { String::new() } else { tenant.clone() },
-                if same_pod { String::new() } else { name.clone() },
-                place(device),
-                or_dash(&device.mode),
-                percent(device.utilization),
-                percent(device.sm_active),
-                memory(device),
-                or_dash(device.source.as_deref().unwrap_or_default()),
-                device.note.as_deref().map(|note| styled(YELLOW, note)).unwrap_or_default(),
-            ];
-            if let Some(trends) = trends {
-                row.insert(5, trends.get(&trend_key(pod, device)).map(line).unwrap_or_default());
-            }
-            rows.push(row);
-            last = (Some(tenant), Some(name));
-        }
-    }
-    let mut text = if rows.is_empty() { "No pod has a device.\n".to_owned() } else { wide(&header, rows) };
+pub fn top(found: &TopReport, trends: Option<&Trends>) -> String {
+    shown(found, trends, width::row(), io::stdout().is_terminal())
+}
+
+/// The table in this width. On a terminal tenant and pod are named once; elsewhere each row has them, such as for `grep`.
+fn shown(found: &TopReport, trends: Option<&Trends>, width: Option<u16>, terminal: bool) -> String {
+    let mut text = match (found.pods.is_empty(), found.not_read.is_empty()) {
+        (true, true) => "No pod has a device.\n".to_owned(),
+        (true, false) => "No pod has a device on the nodes that were read.\n".to_owned(),
+        (false, _) => in_columns(found, trends, width, terminal),
+    };
     if !found.not_read.is_empty() {
         text.push('\n');
         heading(&mut text, "Nodes that were not read");
         found.not_read.iter().for_each(|node| wrapped(&mut text, 2, "- ", node));
     }
+    hidden(&mut text, &found.not_visible);
     // also of `--watch`, which writes to the terminal itself
     printable(&text)
+}
+
+fn in_columns(found: &TopReport, trends: Option<&Trends>, width: Option<u16>, terminal: bool) -> String {
+    let mut header = vec!["TENANT", "POD", "DEVICE", "MODE", "UTIL", "SM", "MEMORY", "SOURCE", "NOTE"];
+    if trends.is_some() {
+        header.insert(5, "TREND");
+    }
+    let rows = rows(found, trends);
+    let named_once = if terminal { without_repeated_names(&rows) } else { rows.clone() };
+    let Some(width) = width else { return whole(&header, &named_once) };
+    let in_blocks = || {
+        let styled_note = |mut row: Vec<String>| {
+            if let Some(note) = row.last_mut().filter(|note| !note.is_empty()) {
+                *note = styled(YELLOW, note);
+            }
+            row
+        };
+        let rows: Vec<Vec<String>> = rows.into_iter().map(styled_note).collect();
+        stacked(&header, &rows, width)
+    };
+    fitted(&header, &named_once, width.into()).unwrap_or_else(in_blocks)
+}
+
+/// A row for each device of a pod.
+fn rows(found: &TopReport, trends: Option<&Trends>) -> Vec<Vec<String>> {
+    let row = |pod: &PodUse, device: &DeviceUse| {
+        let mut row = vec![
+            or_dash(&pod.tenant),
+            format!("{}/{}", pod.namespace, pod.pod),
+            place(device),
+            or_dash(&device.mode),
+            percent(device.utilization),
+            percent(device.sm_active),
+            memory(device),
+            or_dash(device.source.as_deref().unwrap_or_default()),
+            device.note.clone().unwrap_or_default(),
+        ];
+        if let Some(trends) = trends {
+            row.insert(5, trends.get(&trend_key(pod, device)).map(line).unwrap_or_default());
+        }
+        row
+    };
+    found.pods.iter().flat_map(|pod| pod.devices.iter().map(move |device| row(pod, device))).collect()
+}
+
+/// The rows, without a tenant and a pod that the row above names.
+fn without_repeated_names(rows: &[Vec<String>]) -> Vec<Vec<String>> {
+    let mut shown = rows.to_vec();
+    for (row, above) in shown.iter_mut().skip(1).zip(rows) {
+        // the pod is repeated where the tenant differs
+        for (cell, above) in row.iter_mut().zip(above).take(2) {
+            if cell != above {
+                break;
+            }
+            cell.clear();
+        }
+    }
+    shown
 }
 
 fn or_dash(text: &str) -> String {
@@ -69,14 +113,21 @@ fn place(device: &DeviceUse) -> String {
     format!("{}/{gpu}{instance}{resource}", device.node)
 }
 
-/// A part from 0 to 1; `?` where it is not known, which is not 0.
+/// A part from 0 to 1; `?` where it is not known, which is not 0. Below 10 % it has one decimal, and is not rounded up: what is less than the 2 % of
+/// a note must not look like 2 %.
 fn percent(value: Option<f64>) -> String {
-    value.map_or_else(|| "?".to_owned(), |value| format!("{:.0}%", value * 100.0))
+    let Some(percent) = value.map(|value| value * 100.0) else { return "?".to_owned() };
+    if percent > 0.0 && percent < 10.0 {
+        // a product of decimals may be a little less than its exact value
+        return format!("{:.1}%", (percent * 10.0 + 1e-6).floor() / 10.0);
+    }
+    format!("{percent:.0}%")
 }
 
+#[allow(clippy::cast_precision_loss, reason = "one decimal of GiB is shown")]
 fn memory(device: &DeviceUse) -> String {
     const GIB: f64 = 1_073_741_824.0;
-    let gib = |bytes: f64| format!("{:.1}", bytes / GIB);
+    let gib = |bytes: u64| format!("{:.1}", bytes as f64 / GIB);
     match (device.memory_used, device.memory_total) {
         (Some(used), Some(total)) => format!("{}/{}Gi", gib(used), gib(total)),
         (Some(used), None) => format!("{}Gi", gib(used)),
@@ -100,8 +151,14 @@ mod tests {
     }
 
     #[test]
-    fn tenant_and_pod_are_named_once_and_the_unknown_is_not_zero() {
-        let device = |gpu: &str, utilization| DeviceUse {
+    fn percent_below_ten_has_a_decimal_and_is_not_rounded_up() {
+        let all: Vec<String> = [0.0, 0.008, 0.0196, 0.02, 0.0999, 0.1, 0.973].map(|part| percent(Some(part))).into();
+        assert_eq!(all, ["0%", "0.8%", "1.9%", "2.0%", "9.9%", "10%", "97%"]);
+        assert_eq!(percent(None), "?");
+    }
+
+    fn device(gpu: &str, utilization: Option<f64>) -> DeviceUse {
+        DeviceUse {
             node: "n1".into(),
             gpu: gpu.into(),
             uuid: format!("GPU-{gpu}"),
@@ -109,14 +166,100 @@ mod tests {
             mode: "exclusive".into(),
             container: "main".into(),
             utilization,
-            memory_used: Some(2_147_483_648.0),
-            memory_total: Some(85_899_345_920.0),
+            memory_used: Some(2_147_483_648),
+            memory_total: Some(85_899_345_920),
             processes: 1,
             ..DeviceUse::default()
-        };
-        let pod = |pod: &str, devices| PodUse { tenant: "a".into(), namespace: "a1".into(), pod: pod.into(), devices };
+        }
+    }
+
+    fn pod(pod: &str, devices: Vec<DeviceUse>) -> PodUse {
+        PodUse { tenant: "a".into(), namespace: "a1".into(), pod: pod.into(), devices }
+    }
+
+    fn plain(report: &TopReport, width: Option<u16>, terminal: bool) -> String {
+        anstream::adapter::strip_str(&shown(report, None, width, terminal)).to_string()
+    }
+
+    fn two_pods() -> TopReport {
         let pods = vec![pod("x", vec![device("0", Some(0.973)), device("1", None)]), pod("y", vec![device("2", None)])];
-        let report = TopReport { pods, not_read: vec!["n2: no answer within 30 s".into()] };
-        insta::assert_snapshot!(anstream::adapter::strip_str(&top(&report, None)).to_string());
+        TopReport { pods, not_read: vec!["n2: no answer within 30 s".into()], ..TopReport::default() }
+    }
+
+    #[test]
+    fn tenant_and_pod_are_named_once_and_the_unknown_is_not_zero() {
+        insta::assert_snapshot!(plain(&two_pods(), None, true));
+    }
+
+    #[test]
+    fn tenant_and_pod_are_in_each_row_where_there_is_no_terminal() {
+        let text = plain(&two_pods(), None, false);
+        assert_eq!(text.lines().filter(|line| line.starts_with("  a       a1/")).count(), 3, "{text}");
+    }
+
+    #[test]
+    fn table_without_rows_names_what_is_not_known() {
+        let report = TopReport {
+            not_read: vec!["n1: no pod of the agent".into()],
+            not_visible: vec!["gpunodes".into()],
+            ..TopReport::default()
+        };
+        let expected = "No pod has a device on the nodes that were read.\n\nNodes that were not read\n  - n1: no pod of the agent\n\n\
+            Not visible to you\n  - gpunodes\n";
+        assert_eq!(plain(&report, None, true), expected);
+        assert_eq!(plain(&TopReport::default(), None, true), "No pod has a device.\n");
+    }
+
+    /// Two pods with names of a usual length; one has two instances and a note.
+    fn usual() -> TopReport {
+        let mut slice = DeviceUse { gpu_instance: "7".into(), mode: "mig".into(), ..device("1", Some(0.99)) };
+        slice.node = "gpu-1".into();
+        slice.resource = "nvidia.com/mig-1g.10gb".into();
+        slice.note = Some("busy but idle: small kernels".into());
+        let other = DeviceUse { gpu_instance: "8".into(), note: None, ..slice.clone() };
+        let pods = vec![pod("notebook-7c9f4-abcde-12345", vec![slice, other]), pod("y", vec![device("2", None)])];
+        TopReport { pods, ..TopReport::default() }
+    }
+
+    #[test]
+    fn table_of_a_wide_terminal_has_all_columns_and_a_line_for_each_row() {
+        let text = plain(&usual(), Some(200), true);
+        assert_eq!(text.lines().count(), 4, "{text}");
+        assert!(text.contains("SOURCE") && text.contains("MODE"), "{text}");
+        assert!(text.contains(" gpu-1/1:7 nvidia.com/mig-1g.10gb  mig ") && text.contains("small kernels"), "{text}");
+        assert_eq!(text, plain(&usual(), None, true));
+    }
+
+    #[test]
+    fn narrow_terminal_drops_source_and_mode_and_shortens_names() {
+        for width in [100, 80] {
+            let text = plain(&usual(), Some(width), true);
+            assert!(text.lines().all(|line| line.chars().count() <= width.into()), "{text}");
+            assert!(text.starts_with("  TENANT  POD ") && !text.contains("TENANT: "), "{text}");
+            assert!(!text.contains("SOURCE") && !text.contains("MODE"), "{text}");
+            assert!(text.contains(" gpu-1/1:7 ") && text.contains('…'), "{text}");
+        }
+        assert!(plain(&usual(), Some(100), true).contains("a1/notebook-7c9f4-abcde-12345"));
+    }
+
+    #[test]
+    fn blocks_of_the_narrowest_terminal_have_all_names() {
+        let text = plain(&usual(), Some(50), true);
+        assert_eq!(text.lines().filter(|line| *line == "  TENANT: a").count(), 3, "{text}");
+        assert_eq!(text.lines().filter(|line| line.contains("POD: a1/notebook")).count(), 2, "{text}");
+    }
+
+    #[test]
+    fn trend_is_shortened_to_its_last_samples_and_dropped_where_it_does_not_fit() {
+        let report = usual();
+        let trends: Trends = report
+            .pods
+            .iter()
+            .flat_map(|pod| pod.devices.iter().map(move |device| trend_key(pod, device)))
+            .map(|key| (key, VecDeque::from(vec![Some(1.0); 30])))
+            .collect();
+        let has_trend = |width| shown(&report, Some(&trends), Some(width), true).contains("TREND");
+        assert!(has_trend(200) && has_trend(110));
+        assert!(!has_trend(80));
     }
 }

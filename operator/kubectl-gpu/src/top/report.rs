@@ -4,6 +4,7 @@ use std::{cmp::Reverse, collections::BTreeMap};
 
 use serde::Serialize;
 
+use super::Gathered;
 use crate::args::{Sort, TopArgs};
 use gputenancy_cluster::agent_metrics::{Agent, Sample};
 
@@ -11,11 +12,18 @@ use gputenancy_cluster::agent_metrics::{Agent, Sample};
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TopReport {
+    /// `gputenancy.io/v1alpha1`.
+    pub api_version: String,
+    /// `TopReport`.
+    pub kind: String,
     /// Pods with devices, and pods with processes on devices that they do not have.
     pub pods: Vec<PodUse>,
     /// Nodes whose agent was not read, with the reason.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_read: Vec<String>,
+    /// What the user may not read, in sentences.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub not_visible: Vec<String>,
 }
 
 /// A pod.
@@ -44,6 +52,8 @@ pub struct DeviceUse {
     pub uuid: String,
     /// GPU instance id; empty without MIG.
     pub gpu_instance: String,
+    /// Device id of the allocation, such as that of a share; empty for processes without a device.
+    pub device: String,
     /// Extended resource; empty for processes without a device.
     pub resource: String,
     /// How the device is shared.
@@ -61,10 +71,10 @@ pub struct DeviceUse {
     pub source: Option<String>,
     /// Bytes of its processes.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub memory_used: Option<f64>,
+    pub memory_used: Option<u64>,
     /// Bytes of the device, or of its share where it has a limit.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub memory_total: Option<f64>,
+    pub memory_total: Option<u64>,
     /// Processes that NVML lists.
     pub processes: u64,
     /// What a person should look at.
@@ -76,10 +86,16 @@ pub struct DeviceUse {
 const BUSY: f64 = 0.85;
 const IDLE: f64 = 0.02;
 
-/// The rows of these agents, filtered and sorted.
-pub fn report(agents: &[Agent], not_read: Vec<String>, args: &TopArgs) -> TopReport {
+/// The rows of these agents, filtered and sorted. An agent without a sample is not read: it lists processes before it knows the devices of their
+/// containers.
+pub fn report(gathered: Gathered, args: &TopArgs) -> TopReport {
+    let Gathered { agents, mut not_read, not_visible } = gathered;
     let mut pods: BTreeMap<(String, String, String), Vec<DeviceUse>> = BTreeMap::new();
-    for agent in agents {
+    for agent in &agents {
+        if let Some(reason) = without_sample(agent) {
+            not_read.push(format!("{}: {reason}", agent.node));
+            continue;
+        }
         let tenants: BTreeMap<&str, &str> = agent
             .of("gputenancy_allocation_info")
             .map(|allocation| (allocation.label("namespace"), allocation.label("tenant")))
@@ -98,13 +114,36 @@ pub fn report(agents: &[Agent], not_read: Vec<String>, args: &TopArgs) -> TopRep
     match args.sort {
         Sort::Name => {}
         Sort::Utilization => pods.sort_by_key(|pod| Reverse(thousandths(pod.devices.iter().map(|d| d.utilization)))),
-        Sort::Memory => pods.sort_by_key(|pod| Reverse(thousandths(pod.devices.iter().map(|d| d.memory_used)))),
+        Sort::Memory => pods.sort_by_key(|pod| Reverse(memory_used(pod))),
     }
-    TopReport { pods, not_read }
+    not_read.sort();
+    TopReport { api_version: "gputenancy.io/v1alpha1".into(), kind: "TopReport".into(), pods, not_read, not_visible }
+}
+
+/// Why the series of an agent say nothing about devices.
+fn without_sample(agent: &Agent) -> Option<&'static str> {
+    let sampled = agent.of("gputenancy_usage_sample_seconds_count").any(|count| count.value > 0.0);
+    let knows_devices = agent.of("gputenancy_device_info").next().is_some();
+    match (sampled, knows_devices) {
+        (true, true) => None,
+        (true, false) => Some("its agent reports no GPU"),
+        (false, _) => Some("its agent has not taken a sample yet"),
+    }
+}
+
+/// Bytes of a pod on all its devices; `None` if nothing is known, which is less than 0.
+fn memory_used(pod: &PodUse) -> Option<u64> {
+    pod.devices.iter().filter_map(|device| device.memory_used).reduce(u64::saturating_add)
+}
+
+/// Bytes of a series.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes of memory are whole and fit")]
+fn bytes(value: f64) -> u64 {
+    value as u64
 }
 
 /// A sum that can be compared; `None` if nothing is known, which is less than 0.
-#[allow(clippy::cast_possible_truncation, reason = "bytes of memory fit")]
+#[allow(clippy::cast_possible_truncation, reason = "parts from 0 to 1")]
 fn thousandths(values: impl Iterator<Item = Option<f64>>) -> Option<i128> {
     values.flatten().map(|value| (value * 1000.0).round() as i128).reduce(|a, b| a + b)
 }
@@ -135,14 +174,15 @@ fn allocated(agent: &Agent) -> Vec<(DeviceUse, String, String)> {
             gpu: info.map(|info| info.label("gpu").to_owned()).unwrap_or_default(),
             uuid: allocation.label("uuid").to_owned(),
             gpu_instance: allocation.label("gpu_instance").to_owned(),
+            device: allocation.label("device").to_owned(),
             resource: allocation.label("resource").to_owned(),
             mode: allocation.label("mode").to_owned(),
             container: allocation.label("container").to_owned(),
             utilization,
             sm_active,
             source: figure("gputenancy_container_utilization_ratio").map(|sample| sample.label("source").to_owned()),
-            memory_used: value("gputenancy_container_memory_used_bytes"),
-            memory_total: share.or(total).map(|sample| sample.value),
+            memory_used: value("gputenancy_container_memory_used_bytes").map(bytes),
+            memory_total: share.or(total).map(|sample| bytes(sample.value)),
             processes: processes(agent, allocation),
             note: None,
         };
@@ -153,21 +193,35 @@ fn allocated(agent: &Agent) -> Vec<(DeviceUse, String, String)> {
     agent.of("gputenancy_allocation_info").map(row).collect()
 }
 
-/// Processes of the container on the GPU.
+/// Processes of the container on the GPU, or else those of containers of its pod that have no device there: an init container with the device
+/// of a later one, or a container whose name the agent does not know.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count")]
 fn processes(agent: &Agent, of: &Sample) -> u64 {
-    let here = |sample: &&Sample| {
-        sample.label("gpu") == of.label("uuid") && same(sample, of, &["namespace", "pod", "container"])
+    let here = || {
+        let of_gpu = |sample: &&Sample| sample.label("gpu") == of.label("uuid");
+        agent.of("gputenancy_agent_processes").filter(of_gpu)
     };
-    agent.of("gputenancy_agent_processes").filter(here).map(|sample| sample.value as u64).sum()
+    let count = |samples: &mut dyn Iterator<Item = &Sample>| samples.map(|sample| sample.value as u64).sum();
+    let own: u64 = count(&mut here().filter(|sample| same(sample, of, &["namespace", "pod", "container"])));
+    if own > 0 {
+        return own;
+    }
+    let has_device = |sample: &&Sample| {
+        agent.of("gputenancy_allocation_info").any(|allocation| {
+            allocation.label("uuid") == sample.label("gpu")
+                && same(allocation, sample, &["namespace", "pod", "container"])
+        })
+    };
+    count(&mut here().filter(|sample| same(sample, of, &["namespace", "pod"]) && !has_device(sample)))
 }
 
 fn note(used: &DeviceUse) -> Option<String> {
     let above = |value: Option<f64>| value.is_some_and(|value| value > 0.0);
+    let has_memory = used.memory_used.is_some_and(|bytes| bytes > 0);
     let note = match (used.utilization, used.sm_active) {
         (Some(utilization), Some(sm)) if utilization > BUSY && sm < IDLE => "busy but idle: small kernels",
         // a sample of utilization or memory may come before the first scan that finds the process
-        (utilization, _) if used.processes == 0 && !above(utilization) && !above(used.memory_used) => "no process",
+        (utilization, _) if used.processes == 0 && !above(utilization) && !has_memory => "no process",
         (None, _) => "no source of utilization",
         _ => return None,
     };
@@ -223,10 +277,21 @@ gputenancy_agent_processes{gpu="GPU-a",namespace="a1",pod="tiny",container="main
 gputenancy_agent_processes{gpu="GPU-b",namespace="b1",pod="busy",container="main"} 2
 gputenancy_agent_processes{gpu="GPU-a",namespace="b1",pod="zombie",container="main"} 1
 gputenancy_agent_processes{gpu="GPU-a",namespace="",pod="",container=""} 1
+gputenancy_usage_sample_seconds_count 3
 "#;
 
+    fn of_text(text: &str, args: &TopArgs) -> TopReport {
+        report(Gathered { agents: vec![Agent::parse("n1", text)], ..Gathered::default() }, args)
+    }
+
     fn found(args: &TopArgs) -> TopReport {
-        report(&[Agent::parse("n1", TEXT)], Vec::new(), args)
+        of_text(TEXT, args)
+    }
+
+    /// An agent's series before its first sample: processes, and neither devices nor allocations.
+    fn before_the_first_sample() -> String {
+        let lines = TEXT.lines().filter(|line| line.starts_with("gputenancy_agent_processes"));
+        lines.collect::<Vec<_>>().join("\n") + "\n"
     }
 
     fn rows(found: &TopReport) -> Vec<(&str, &str, Option<&str>)> {
@@ -249,7 +314,40 @@ gputenancy_agent_processes{gpu="GPU-a",namespace="",pod="",container=""} 1
         );
         let tiny = &found(&TopArgs::default()).pods[0].devices[0];
         assert_eq!((tiny.gpu.as_str(), tiny.processes), ("0", 1));
-        assert_eq!((tiny.memory_used, tiny.memory_total), (Some(100.0), Some(1000.0)));
+        assert_eq!((tiny.memory_used, tiny.memory_total), (Some(100), Some(1000)));
+        assert_eq!(tiny.device, "GPU-a");
+    }
+
+    #[test]
+    fn processes_are_not_judged_before_the_first_sample_of_their_agent() {
+        let text = before_the_first_sample();
+        for count in ["", "gputenancy_usage_sample_seconds_count 0\n"] {
+            let found = of_text(&(text.clone() + count), &TopArgs::default());
+            assert!(rows(&found).is_empty());
+            assert_eq!(found.not_read, ["n1: its agent has not taken a sample yet"]);
+        }
+        let without_devices = of_text(&(text + "gputenancy_usage_sample_seconds_count 1\n"), &TopArgs::default());
+        assert!(rows(&without_devices).is_empty());
+        assert_eq!(without_devices.not_read, ["n1: its agent reports no GPU"]);
+        assert!(found(&TopArgs::default()).not_read.is_empty());
+    }
+
+    #[test]
+    fn processes_of_an_init_container_are_those_of_the_container_with_its_device() {
+        let main = r#"processes{gpu="GPU-a",namespace="a1",pod="tiny",container="main"}"#;
+        let text = TEXT.replace(main, &main.replace("main", "init"));
+        let of_a = of_text(&text, &TopArgs { tenant: Some("a".into()), ..TopArgs::default() });
+        let json = serde_json::to_value(of_a).unwrap();
+        assert_eq!(json["pods"][0]["devices"][0]["processes"].as_u64(), Some(1), "{json}");
+    }
+
+    #[test]
+    fn document_has_a_kind_and_whole_bytes() {
+        let json = serde_json::to_value(found(&TopArgs { tenant: Some("a".into()), ..TopArgs::default() })).unwrap();
+        assert_eq!(json["apiVersion"], "gputenancy.io/v1alpha1");
+        assert_eq!(json["kind"], "TopReport");
+        assert_eq!(json["pods"][0]["devices"][0]["memoryUsed"].as_u64(), Some(100));
+        assert!(json.get("notVisible").is_none());
     }
 
     #[test]
@@ -263,7 +361,7 @@ gputenancy_agent_processes{gpu="GPU-a",namespace="",pod="",container=""} 1
     #[test]
     fn pod_without_a_process_on_its_device_is_marked() {
         let idle = TEXT.replace("pod=\"busy\",container=\"main\"} 2", "pod=\"busy\",container=\"main\"} 0");
-        let found = report(&[Agent::parse("n1", &idle)], Vec::new(), &TopArgs::default());
+        let found = of_text(&idle, &TopArgs::default());
         assert!(rows(&found).contains(&("b", "busy", Some("no process"))));
     }
 }
