@@ -15,6 +15,9 @@ pub const NAMESPACE: &str = "gputenancy-system";
 /// Name of the helm release.
 pub const RELEASE: &str = "gputenancy";
 
+/// The lab's node without GPUs, which has H100s while a scene of the demo labels it.
+pub const H100_NODE: &str = "cpu-1";
+
 /// The root of the checkout.
 pub fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -34,6 +37,7 @@ pub fn values() -> Vec<String> {
     values.push("simulator.enabled=true".into());
     values.push("simulator.board=a100-80gb".into());
     values.push("simulator.gpus=2".into());
+    values.push(format!("simulator.nodeBoards.{H100_NODE}=h100-80gb"));
     // the API server is no pod: tests read metrics through its proxy
     values.push("networkPolicy.metricsFrom[0].ipBlock.cidr=10.10.0.0/24".into());
     // the lab's nodes share two processors and a small disk
@@ -75,7 +79,10 @@ async fn upgrade(lab: &Lab, more: &[&str], flags: &[&str]) -> Result<String> {
     .map(String::from)
     .into();
     args.extend(flags.iter().map(|flag| (*flag).to_owned()));
-    args.extend(["--set-string".into(), "simulator.nodeSelector.gputenancy\\.io/lab-gpu=true".into()]);
+    // in place of the default, which has the label that the operator writes: it would keep the agent on a node without a simulator
+    for selector in ["simulator.nodeSelector", "agent.nodeSelectors[0]"] {
+        args.extend(["--set-string".into(), format!("{selector}.gputenancy\\.io/lab-gpu=true")]);
+    }
     for value in values().iter().map(String::as_str).chain(more.iter().copied()) {
         args.extend(["--set".into(), value.into()]);
     }

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use gputenancy_crds::GpuNode;
 use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, Client, api::ListParams};
+use kube::{Api, Client, ResourceExt as _, api::ListParams};
 use lab::Lab;
 
 use crate::{
@@ -68,8 +68,10 @@ impl World {
         let api = Api::<GpuNode>::all(self.client.clone());
         eventually("agents that report GPUs on gpu-1 and gpu-2", PATIENCE, || async {
             let nodes = api.list(&ListParams::default()).await?.items;
-            let seeing = nodes.iter().filter(|n| n.status.as_ref().is_some_and(|s| !s.gpus.is_empty())).count();
-            Ok(if seeing >= 2 { Ok(nodes) } else { Err(format!("{seeing} of {} GpuNodes list GPUs", nodes.len())) })
+            let sees = |n: &&GpuNode| n.status.as_ref().is_some_and(|s| !s.gpus.is_empty());
+            let seeing = nodes.iter().filter(sees).filter(|n| NODES.contains(&n.name_any().as_str())).count();
+            let all = seeing == NODES.len();
+            Ok(if all { Ok(nodes) } else { Err(format!("{seeing} of {} GpuNodes list GPUs", nodes.len())) })
         })
         .await
     }

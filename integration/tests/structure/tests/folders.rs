@@ -17,7 +17,7 @@ const LARGE: &[(&str, usize)] = &[
     ("integration/lab/src", 29),
     ("integration/sim/cuda-sim/src", 25),
     ("integration/sim/silicon/src", 31),
-    ("integration/tests/e2e/src", 21),
+    ("integration/tests/e2e/src", 20),
 ];
 
 fn root() -> PathBuf {

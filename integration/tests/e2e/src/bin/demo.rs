@@ -1,5 +1,5 @@
-//! `make demo`: two teams on shared GPUs and a changed guarantee, shown from `kubectl apply` down to NVML; and a team with a virtual cluster, if
-//! vCluster has been built.
+//! `make demo`: two teams on shared GPUs and a changed guarantee, shown from `kubectl apply` down to NVML; what programs do on their GPUs; and a team with
+//! a virtual cluster, if vCluster has been built.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,7 +12,7 @@ use e2e::{
     Result, World, discovery,
     objects::PodIdentity,
     plan_preview, product,
-    scenario::{self, GROWN, GROWN_TO, MIG_1G, NODES, SHARED, TEAM_A, TEAM_B},
+    scenario::{self, GROWN, GROWN_TO, MIG_1G, NODES, SHARED, TEAM_A, TEAM_B, h100},
     virtual_cluster::{self, scene},
 };
 
@@ -84,10 +84,13 @@ async fn run() -> Result<()> {
     step(10, "What each pod does on its device, by the agents' samples: allocation, processes and activity in one row");
     println!("$ kubectl gpu top\n{}", scenario::usage(&world).await?);
 
+    step(11, "A node with H100s joins the pool; of two programs that keep a GPU busy, one uses almost nothing of it");
+    busy_but_idle(&world).await?;
+
     let virtual_clusters = virtual_cluster::lacking()?.is_none();
     if virtual_clusters {
         step(
-            11,
+            12,
             "team-v gets a Kubernetes control plane of its own, sees its budget there, and runs a pod on one of its slices",
         );
         own_cluster(&world).await?;
@@ -121,6 +124,16 @@ fn step(number: usize, title: &str) {
 
 async fn table(world: &World, kinds: &str) -> Result<()> {
     println!("$ kubectl get {kinds}\n{}", world.kubectl(&["get", kinds]).await?);
+    Ok(())
+}
+
+/// Shows a program with tiny kernels next to one that works.
+async fn busy_but_idle(world: &World) -> Result<()> {
+    println!("$ {}", h100::label_command());
+    h100::join(world).await?;
+    println!("$ kubectl apply --server-side -f samples/{} -f samples/{}", h100::SAMPLE, h100::PODS);
+    h100::start(world).await?;
+    println!("$ kubectl gpu top -n {}\n{}", h100::TEAM, h100::side_by_side(world).await?.table);
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use e2e::{
     objects::{PodIdentity, allocatable, ensure, gpu_node},
     plan_preview::{self, BeforeAfter, Gpu, Layouts, PlanPreview},
     product,
-    scenario::{self, GROWN, GROWN_TO, MIG_1G, MIG_3G, NODES, TEAM_A, TEAM_B, TEAM_C},
+    scenario::{self, GROWN, GROWN_TO, MIG_1G, MIG_3G, NODES, TEAM_A, TEAM_B, TEAM_C, h100},
     wait::{PATIENCE, eventually},
 };
 use gputenancy_crds::GpuTenant;
@@ -44,7 +44,27 @@ async fn run(world: &World) -> Result<()> {
     allocatable_matches_plan(world, &planned, &preview).await?;
     no_pod_waits(world).await?;
     team_c_shares_two_gpus(world, &after).await?;
-    nothing_needs_attention(world).await
+    nothing_needs_attention(world).await?;
+    tiny_kernels_are_noted_next_to_work_on_h100s(world, &after).await
+}
+
+/// A node with H100s joins the pool. Of two programs that keep a GPU busy, only the one with tiny kernels has a note. The pods of other teams run on.
+async fn tiny_kernels_are_noted_next_to_work_on_h100s(world: &World, others: &Pods) -> Result<()> {
+    h100::join(world).await?;
+    h100::start(world).await?;
+    let h100::SideBySide { table, tiny, training } = h100::side_by_side(world).await?;
+    for device in [&tiny, &training] {
+        let by_gpm = device["node"] == product::H100_NODE && device["source"] == "gpm";
+        ensure(by_gpm && h100::part(device, "utilization") > 0.85, device.to_string())?;
+    }
+    let active = [&tiny, &training].map(|device| h100::part(device, "smActive"));
+    ensure(active[0] > 0.0 && active[0] < 0.02 && active[1] > 0.8, format!("SM activity {active:?}"))?;
+    let line = |pod: &str| table.lines().find(|line| line.contains(&format!("{pod}-"))).unwrap_or_default();
+    let noted = [h100::TINY, h100::TRAINING].map(|pod| line(pod).contains("busy but idle"));
+    ensure(noted == [true, false] && line(h100::TRAINING).contains(product::H100_NODE), table.clone())?;
+    let mut now = world.pods_ready(TEAM_A, 2).await?;
+    now.extend(world.pods_ready(TEAM_B, 2).await?);
+    ensure(&now == others, format!("pods of other teams moved: {others:?}, {now:?}"))
 }
 
 /// Once the agents list team-c's programs, nothing needs attention, and no pod of team-c has a warning.

@@ -1,5 +1,6 @@
 //! A node with a GPU in each mode under work, and what a Prometheus with the chart's rules finds there: the parts of each device are the whole, the
-//! simulator's own record is the same, and every expression of dashboards, rules and documentation has data or a reason to have none.
+//! simulator's own record is the same, and every expression of dashboards, rules and documentation has data or a reason to have none. The node of one
+//! test has A100s and H100s, that of the other one H100s alone.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -23,39 +24,71 @@ use super::{
 const WITHOUT_DATA: &str = include_str!("without_data.tsv");
 /// The reason of those that have data on an H100.
 const HOPPER: &str = "Hopper";
-/// Resources of the modes: exclusive, MIG, time-slice, MPS, fraction.
-const RESOURCES: [(&str, &str); 5] = [
+/// Profiles with their resources: MIG of an H100 NVL, and then one of each mode: exclusive, MIG of an A100 or H100 with 80 GB, time-slice, MPS, fraction.
+static RESOURCES: [(&str, &str); 6] = [
+    ("mig-nvl", "nvidia.com/mig-1g.12gb"),
     ("gpu", "nvidia.com/gpu"),
     ("mig-1g", "nvidia.com/mig-1g.10gb"),
     ("quarter", "nvidia.com/gpu.shared"),
     ("half", "gputenancy.io/half"),
     ("part", "gputenancy.io/part"),
 ];
+/// Modes of these resources.
+const MODES: usize = 5;
+
+/// A node, and what a test expects of it.
+struct Setup {
+    name: &'static str,
+    gpus: u32,
+    boards: &'static str,
+    /// What its GPUs serve.
+    resources: &'static [(&'static str, &'static str)],
+    /// The expressions that must have data, by the reason why they have none on an A100.
+    wanted: fn(Option<&str>) -> bool,
+}
 
 #[tokio::test]
-async fn parts_are_the_whole_in_every_mode_and_every_expression_has_data_or_a_reason() {
-    on_board("a100-80gb", |reason| reason.is_none()).await;
+async fn parts_are_the_whole_in_every_mode_on_a_node_with_two_boards_and_every_expression_has_data_or_a_reason() {
+    // each board has a MIG profile that the other one lacks
+    on_node(Setup {
+        name: "usage-two-boards",
+        gpus: 7,
+        boards: "a100-80gb+a100-80gb+a100-80gb+a100-80gb+h100-94gb",
+        resources: &RESOURCES,
+        wanted: |reason| reason.is_none(),
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn parts_are_the_whole_and_expressions_of_activity_have_data_on_hopper() {
-    on_board("h100-80gb", |reason| reason == Some(HOPPER)).await;
+    on_node(Setup {
+        name: "usage-all-modes-hopper",
+        gpus: 6,
+        boards: "h100-80gb",
+        resources: &RESOURCES[1..],
+        wanted: |reason| reason == Some(HOPPER),
+    })
+    .await;
 }
 
-/// `wanted`: the expressions that must have data, by the reason why they have none on an A100.
-async fn on_board(board: &str, wanted: fn(Option<&str>) -> bool) {
+async fn on_node(Setup { name, gpus, boards, resources, wanted }: Setup) {
     let world = World::enter().await.unwrap();
     let body = async {
         world.reinstall(&["simulator.uninstallOnExit=true"]).await?;
-        let board = format!("simulator.board={board}");
-        let values = ["simulator.uninstallOnExit=true", "simulator.gpus=6", &board, "agent.usageInterval=2s"];
+        let [gpus, boards] = [format!("simulator.gpus={gpus}"), format!("simulator.nodeBoards.{NODE}={boards}")];
+        let values = ["simulator.uninstallOnExit=true", &gpus, &boards, "agent.usageInterval=2s"];
         world.reinstall(&values).await?;
-        scene(&world).await?;
+        scene(&world, resources).await?;
         let prometheus = Prometheus::start(&world).await?;
-        parts(&world, &prometheus).await?;
-        expressions(&prometheus, wanted).await
+        parts(&world, &prometheus, resources).await?;
+        if resources.len() == RESOURCES.len() {
+            activity_of_instances(&prometheus).await?;
+        }
+        expressions(&prometheus, wanted).await?;
+        no_failures_of_nvml(&prometheus).await
     };
-    world.keeping_evidence(&format!("usage-{board}"), body).await;
+    world.keeping_evidence(name, body).await;
     world.reinstall(&["simulator.uninstallOnExit=true"]).await.unwrap();
 }
 
@@ -67,19 +100,23 @@ fn profile(name: &str, device: Value) -> Value {
 }
 
 /// A GPU in each mode, work on each, a pod that waits, and an Xid error.
-async fn scene(world: &World) -> Result<()> {
-    world
-        .set(&[
-            whole("gpu"),
-            mig_profile("mig-1g", "1g.10gb"),
-            profile("quarter", json!({"timeSlice": {"replicas": 4}})),
-            profile("half", json!({"mps": {"replicas": 2}})),
-            profile("part", json!({"fraction": {"memory": "10Gi", "compute": 30}})),
-        ])
-        .await?;
-    let names: Vec<&str> = RESOURCES.iter().map(|(profile, _)| *profile).collect();
+async fn scene(world: &World, resources: &[(&str, &str)]) -> Result<()> {
+    let served = |profile: &str| resources.iter().any(|(name, _)| *name == profile);
+    let mut profiles = vec![
+        mig_profile("mig-nvl", "1g.12gb"),
+        whole("gpu"),
+        mig_profile("mig-1g", "1g.10gb"),
+        profile("quarter", json!({"timeSlice": {"replicas": 4}})),
+        profile("half", json!({"mps": {"replicas": 2}})),
+        profile("part", json!({"fraction": {"memory": "10Gi", "compute": 30}})),
+    ];
+    profiles.retain(|profile| profile["metadata"]["name"].as_str().is_some_and(served));
+    world.set(&profiles).await?;
+    let names: Vec<&str> = resources.iter().map(|(profile, _)| *profile).collect();
     world.set(&[pool("p", NODE, &names)]).await?;
-    let mut team = tenant("team", &[("gpu", 2), ("mig-1g", 1), ("quarter", 4), ("half", 2), ("part", 3)]);
+    let mut guarantees = vec![("mig-nvl", 1), ("gpu", 2), ("mig-1g", 1), ("quarter", 4), ("half", 2), ("part", 3)];
+    guarantees.retain(|(profile, _)| served(profile));
+    let mut team = tenant("team", &guarantees);
     let sharing = json!({"trust": "Internal", "sharing": {"acknowledgedBy": "platform@example.com"}});
     team["spec"] = merged(team["spec"].take(), sharing);
     world.set(&[team, tenant("late", &[("mig-1g", 1)])]).await?;
@@ -87,7 +124,7 @@ async fn scene(world: &World) -> Result<()> {
     tenant_ready(world, "late").await?;
     pool_ready(world, "p").await?;
     let mut work: Vec<Value> =
-        RESOURCES.iter().map(|(profile, resource)| busy("team", &format!("work-{profile}"), resource, 1080)).collect();
+        resources.iter().map(|(profile, resource)| busy("team", &format!("work-{profile}"), resource, 1080)).collect();
     let holds = restricted_spec(json!({
         "name": "work", "image": IMAGE, "imagePullPolicy": "Never",
         "command": ["/usr/bin/gpu-work", "hold", "--memory", "1Gi"],
@@ -100,18 +137,18 @@ async fn scene(world: &World) -> Result<()> {
     waits["spec"]["replicas"] = json!(2);
     work.push(waits);
     world.set(&work).await?;
-    world.pods_ready("team", RESOURCES.len() + 2).await?;
+    world.pods_ready("team", resources.len() + 2).await?;
     world.pods_ready("late", 1).await?;
     world.nvsim(NODE, &["xid", "0", "31"]).await.map(drop)
 }
 
 /// The sum of containers and residue is the device's memory and utilization within 2 %, and the memory of processes is what the simulator has.
-async fn parts(world: &World, prometheus: &Prometheus) -> Result<()> {
+async fn parts(world: &World, prometheus: &Prometheus, resources: &[(&str, &str)]) -> Result<()> {
     let modes = "count by (mode) (gputenancy_allocation_info{tenant=\"team\"} and on (uuid, gpu_instance, pod) \
                  gputenancy_container_memory_used_bytes > 0)";
     eventually("memory of a container in each mode", PATIENCE, || async {
         let found = prometheus.query(modes).await?;
-        Ok(if found.len() == RESOURCES.len() { Ok(()) } else { Err(format!("{found:?}")) })
+        Ok(if found.len() == MODES { Ok(()) } else { Err(format!("{found:?}")) })
     })
     .await?;
     let residue = "label_replace(label_replace(gputenancy_agent_device_memory_bytes{layer=\"unattributed\"}, \
@@ -143,8 +180,28 @@ async fn parts(world: &World, prometheus: &Prometheus) -> Result<()> {
         let same = recorded
             .iter()
             .all(|(device, bytes)| found.get(device).is_some_and(|measured| (measured - bytes).abs() <= 0.02 * bytes));
-        let good = same && recorded.len() >= RESOURCES.len();
+        let good = same && recorded.len() >= resources.len();
         Ok(if good { Ok(()) } else { Err(format!("recorded {recorded:?}, measured {found:?}")) })
+    })
+    .await
+}
+
+/// The MIG instance of the H100 NVL has utilization by performance monitoring (GPM), and that of the A100, which works as well, has none.
+async fn activity_of_instances(prometheus: &Prometheus) -> Result<()> {
+    let of = |series: &str, product: &str| {
+        let instances = format!("gputenancy_device_info{{node=\"{NODE}\", mode=\"mig\", product=\"{product}\"}}");
+        format!("{series} and on (uuid, gpu_instance) {instances}")
+    };
+    let (a100, nvl) = ("NVIDIA A100-SXM4-80GB", "NVIDIA H100 NVL");
+    let works = of("gputenancy_device_utilization_ratio > 0.85", nvl);
+    let unknown = of("gputenancy_device_utilization_ratio", a100);
+    let held = of("gputenancy_container_memory_used_bytes > 0", a100);
+    eventually("utilization of the MIG instance of one board alone", PATIENCE, || async {
+        let (works, unknown) = (prometheus.query(&works).await?, prometheus.query(&unknown).await?);
+        let held = prometheus.query(&held).await?;
+        let by_gpm = works.len() == 1 && works.iter().all(|sample| sample["metric"]["source"] == "gpm");
+        let good = by_gpm && unknown.is_empty() && !held.is_empty();
+        Ok(if good { Ok(()) } else { Err(format!("H100: {works:?}, A100: {unknown:?}, held: {held:?}")) })
     })
     .await
 }
@@ -177,6 +234,15 @@ async fn recorded(world: &World) -> Result<BTreeMap<Device, f64>> {
     }
     devices.retain(|_, bytes| *bytes > 0.0);
     Ok(devices)
+}
+
+/// The alert about failed calls of NVML has never been pending or firing, although its rules were evaluated.
+async fn no_failures_of_nvml(prometheus: &Prometheus) -> Result<()> {
+    let evaluated = prometheus.query("prometheus_rule_group_rules{rule_group=~\".*gputenancy.devices\"} > 0").await?;
+    ensure(evaluated.len() == 1, format!("rules of devices: {evaluated:?}"))?;
+    let alerts = prometheus.query("present_over_time(ALERTS{alertname=\"GpuTenancyNvmlFailures\"}[1h])").await?;
+    let failures = prometheus.query("gputenancy_agent_nvml_failures_total").await?;
+    ensure(alerts.is_empty(), format!("{alerts:?}, failures: {failures:?}"))
 }
 
 /// An expression of a board, a rule or a page.

@@ -1,5 +1,7 @@
 //! Steps of the demo. Each returns what it observed: the test asserts it, the demo prints it.
 
+pub mod h100;
+
 use std::collections::BTreeMap;
 
 use gputenancy_crds::{ChangePhase, GpuNode, GpuPool, GpuTenant, condition};
