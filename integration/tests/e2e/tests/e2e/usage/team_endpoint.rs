@@ -39,6 +39,8 @@ async fn team_reads_its_own_series_and_no_other() {
     let result = world.keeping_evidence("usage-endpoint", body);
     result.await;
     world.reinstall(&[]).await.unwrap();
+    // another test in this lab finds nothing that the chart has not left
+    world.kubectl(&["delete", "secret", SECRET, "-n", product::NAMESPACE]).await.unwrap();
 }
 
 /// A Secret for the endpoint, and a client that trusts its certificate alone.
