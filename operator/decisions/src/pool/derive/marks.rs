@@ -86,6 +86,16 @@ impl Marks {
         }
     }
 
+    /// Those of nodes that exist, as after a visit of all nodes that have gone.
+    #[cfg(test)]
+    pub(super) fn of_existing(&self, fleet: &Fleet) -> Self {
+        let mut kept = self.clone();
+        kept.nodes.retain(|name, _| fleet.nodes.contains_key(name));
+        kept.ended.retain(|name, _| fleet.nodes.contains_key(name));
+        kept.gpus.retain(|name, _| fleet.nodes.contains_key(name));
+        kept
+    }
+
     /// What others say about a node, as a clause.
     pub fn of(&self, node: &str) -> Option<&str> {
         self.nodes.get(node).map(|known| known.text.as_str())

@@ -44,11 +44,11 @@ pub struct Derivations {
 }
 
 impl Derivations {
-    /// What follows from the history, and not from the present objects.
+    /// What follows from the history of the present objects, and not from what they are now.
     #[cfg(test)]
     #[must_use]
-    pub fn history(&self) -> Self {
-        Self { marks: self.marks.clone(), ..Self::default() }
+    pub fn history(&self, fleet: &crate::fleet::Fleet) -> Self {
+        Self { marks: self.marks.of_existing(fleet), ..Self::default() }
     }
 }
 

@@ -301,7 +301,7 @@ proptest! {
             happen(&mut world, step);
             // the settling of marks, that of guarantees and the ends of overruns follow from the history
             let (demands, overruns) = (remembered.demands.clone(), remembered.overruns.clone());
-            let derived = remembered.derived.history();
+            let derived = remembered.derived.history(&world.fleet);
             let mut fresh = Remembered { derived, demands, overruns, ..Remembered::default() };
             let decision = world.decide(&mut remembered);
             // all nodes are new to a first decision
