@@ -81,6 +81,7 @@ table! { TYPES:
     "QuotaReady", "GpuTenant", "The enforced quotas add up to the budget.", "See the reason.";
     "CapacityReady", "GpuTenant", "Every guaranteed device exists.", "See the reason.";
     "PullSecretsReady", "GpuTenant", "Image pull secrets are copied; only with spec.imagePullSecrets.", "See the reason.";
+    "QueueReady", "GpuPool, GpuTenant", "GpuTenant: Kueue admits the tenant's jobs within the guarantees and what may be borrowed; only with a profile of a pool with spec.queueing. GpuPool: Kueue can admit jobs for the pool's devices; only with spec.queueing.system: Kueue.", "See the reason.";
     "Suspended", "GpuTenant", "spec.suspend is true: no new work is admitted.", "Set spec.suspend to false to resume.";
     "EarlierAccess", "GpuTenant", "An adopted namespace has role bindings, or network policies that open something, from before it was adopted.", "Remove those that should not hold; the message has the command.";
     "DemandMet", "GpuPool", "The pool serves every guarantee for its profiles.", "See status.unsatisfied.";
@@ -192,6 +193,13 @@ reasons! { CONDITIONS:
     PULL_SECRET_INVALID_TYPE = "PullSecretInvalidType", "GpuTenant", "The Secret is not of type kubernetes.io/dockerconfigjson.", "Create it with kubectl create secret docker-registry.";
     PULL_SECRET_MISSING = "PullSecretMissing", "GpuTenant", "The operator's namespace has no Secret of this name.", "Create it there with kubectl create secret docker-registry.";
     PULL_SECRET_NOT_ALLOWED = "PullSecretNotAllowed", "GpuTenant", "The chart does not allow this name.", "Add it to tenants.imagePullSecrets, or remove it from the tenant.";
+    QUEUED = "Queued", "GpuPool, GpuTenant", "Kueue admits jobs of the tenant, or for the devices of the pool, by the limits that the operator writes.", "None.";
+    QUEUEING_DISABLED = "QueueingDisabled", "GpuPool, GpuTenant", "A pool has spec.queueing.system: Kueue, and the chart does not serve it.", "Set queueing.kueue.enabled=true in the chart's values, or spec.queueing.system: None in the pool.";
+    QUEUE_CONFLICT = "QueueConflict", "GpuTenant", "Pools with different spec.queueing.system offer a profile of the tenant.", "Write the same system in all pools that the message concerns.";
+    QUEUE_FOREIGN = "QueueForeign", "GpuPool, GpuTenant", "An object of Kueue has the name of one that the operator would write, and is not the operator's.", "Delete the object that the message names, if it is not needed.";
+    QUEUE_NOT_ACTIVE = "QueueNotActive", "GpuPool, GpuTenant", "GpuTenant: Kueue has not accepted the tenant's ClusterQueue, or has not run since it was written. GpuPool: the operator's AdmissionCheck is not active yet.", "See that Kueue runs; kubectl describe clusterqueue says what it lacks.";
+    QUEUE_PENDING = "QueuePending", "GpuPool, GpuTenant", "Objects of Kueue for the tenant or the pool are not written yet.", "Wait; if it stays, install Kueue, or set spec.queueing.system of the pool to None.";
+    QUOTA_ALONE = "QuotaAlone", "GpuTenant", "A pool has spec.queueing.system: Kueue, and the tenant has a virtual cluster, whose pods have no queue.", "None; nothing is borrowed or lent.";
     QUOTA_AVAILABLE = "QuotaAvailable", "ReplicaSet, StatefulSet, Job", "The quota has headroom for the controller's pod.", "None.";
     READY = "Ready", "all", "The object is as its spec states.", "None.";
     REGISTERED = "Registered", "GpuNode", "kubelet has registered every resource.", "None.";
@@ -287,7 +295,11 @@ reasons! { EVENTS:
     PLACEMENT_REFUSED = "PlacementRefused", "GpuNode", "The board refuses the placement.", "None; another layout is planned, or the same one retried.";
     RECOVERED = "Recovered", "GpuNode", "A layout that was stuck is there after all.", "None.";
     RESET_REQUIRED = "ResetRequired", "GpuNode", "The GPU needs a reset.", "Reset it when nothing uses it, or restart the node.";
+    QUEUE_PREEMPTED = "QueuePreempted", "Job", "Kueue suspends the job, because one of the same team with a higher priority uses its devices, and queues it again.", "None; the job starts again when devices are free.";
+    QUEUE_RECLAIMED = "QueueReclaimed", "Job", "Kueue suspends the job, because it runs on borrowed devices that another team uses now, and queues it again.", "None; the job starts again when devices are free. A job within the guarantee is not suspended for another team.";
+    QUEUE_WAITING = "QueueWaiting", "Job", "The job has waited for 10 seconds, because its team's queue has no quota for it. The message has the limits, what is in use, and the position.", "None; the job starts when devices are free. kubectl gpu tenant has the present position.";
     RESUMED = "Resumed", "GpuTenant", "spec.suspend is false again.", "None.";
+    REQUEUED = "Requeued", "Pod", "The pod owned a device that is removed; Kueue suspends its job and queues it again.", "None; the job starts again when devices are free.";
     ROLLED_BACK = "RolledBack", "GpuNode", "A change failed and the old layout is back.", "The message says why.";
     ROLLING_BACK = "RollingBack", "GpuNode", "A change failed; the old layout is being restored.", "The message says why.";
     SHARE_MEMORY_HIGH = "ShareMemoryHigh", "Pod", "A container uses 80 or 90 % of the memory of its share; at 100 % allocations fail.", "Use less memory, or choose a larger share.";

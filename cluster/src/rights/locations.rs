@@ -40,6 +40,9 @@ pub struct Locations {
     /// Tenants may have virtual clusters: in the namespace of such a tenant the operator binds the rights of their controller.
     #[arg(long, env = "VIRTUAL_CLUSTERS", default_value_t = false, action = ArgAction::Set)]
     pub virtual_clusters: bool,
+    /// Write the queues of Kueue for pools with `spec.queueing.system: Kueue`; false: the operator needs no right on them.
+    #[arg(long, env = "KUEUE", default_value_t = false, action = ArgAction::Set)]
+    pub kueue: bool,
     /// Label selector of the agent's pods in the operator's namespace: a node without such a Ready pod counts as silent. Empty: they are not
     /// watched, and only Node and `GpuNode` show whether an agent reports.
     #[arg(long, env = "AGENT_SELECTOR", default_value = "")]

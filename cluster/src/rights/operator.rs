@@ -99,6 +99,22 @@ const USAGE_ENDPOINT: &[Line] = &[
     Line::new(&["create"], "authorization.k8s.io", "subjectaccessreviews", READING_USAGE)
         .only_for("the usage endpoint"),
 ];
+/// What is needed with `--kueue`.
+const KUEUE: &[Line] = &[
+    Line::new(KEPT, KUEUE_GROUP, "topologies", QUEUEING).only_for(QUEUED_POOLS),
+    Line::new(KEPT, KUEUE_GROUP, "resourceflavors", QUEUEING).only_for(QUEUED_POOLS),
+    Line::new(KEPT, KUEUE_GROUP, "admissionchecks", CHECKING).only_for(QUEUED_POOLS),
+    Line::new(&["patch"], KUEUE_GROUP, "admissionchecks/status", CHECKING).only_for(QUEUED_POOLS),
+    Line::new(KEPT, KUEUE_GROUP, "cohorts", QUEUEING).only_for(QUEUED_POOLS),
+    Line::new(KEPT, KUEUE_GROUP, "clusterqueues", QUEUEING).only_for(QUEUED_POOLS),
+    Line::new(KEPT, KUEUE_GROUP, "localqueues", QUEUEING).only_for(QUEUED_POOLS),
+    Line::new(&["watch"], KUEUE_GROUP, "workloads", "which jobs Kueue has admitted").only_for(QUEUED_POOLS),
+    Line::new(&["patch"], KUEUE_GROUP, "workloads/status", CHECKING).only_for(QUEUED_POOLS),
+];
+const KUEUE_GROUP: &str = "kueue.x-k8s.io";
+const QUEUEING: &str = "the queues of tenants";
+const CHECKING: &str = "the check of each job, by which jobs leave devices that are removed";
+const QUEUED_POOLS: &str = "pools with spec.queueing.system: Kueue";
 /// What is needed with `--virtual-clusters`: the rights of their controller are in the namespaces of tenants that have one, and nowhere else.
 const VIRTUAL_CLUSTERS: &[Line] = &[Line::new(
     &["bind"],
@@ -152,6 +168,9 @@ pub fn rights(locations: &Locations) -> Vec<Right> {
     if locations.virtual_clusters {
         rights.extend(table::rights(VIRTUAL_CLUSTERS, &setting));
     }
+    if locations.kueue {
+        rights.extend(table::rights(KUEUE, &setting));
+    }
     if !locations.pull_secrets.is_empty() {
         rights.extend(table::rights(PULLING_ACCOUNT, &setting));
     }
@@ -177,6 +196,7 @@ mod tests {
             owners_read_tenant: true,
             usage_endpoint: false,
             virtual_clusters: false,
+            kueue: false,
             agent_selector: String::new(),
         }
     }
@@ -197,7 +217,13 @@ mod tests {
     #[test]
     fn no_right_is_named_twice_and_none_is_a_wildcard() {
         let pull_secrets = vec!["registry".into(), "mirror".into()];
-        let all = rights(&Locations { pull_secrets, usage_endpoint: true, virtual_clusters: true, ..locations() });
+        let all = rights(&Locations {
+            pull_secrets,
+            usage_endpoint: true,
+            virtual_clusters: true,
+            kueue: true,
+            ..locations()
+        });
         let mut said: Vec<String> = all.iter().map(ToString::to_string).collect();
         assert!(said.iter().all(|right| !right.contains('*')), "{said:?}");
         said.sort();
@@ -221,6 +247,15 @@ mod tests {
             let all = rights(&Locations { owners_read_tenant, ..locations() });
             let on_roles = all.iter().filter(|r| r.resource.starts_with("clusterrole") && r.verb != "bind").count();
             assert_eq!(on_roles, if owners_read_tenant { 8 } else { 0 });
+        }
+    }
+
+    #[test]
+    fn queues_are_written_only_with_kueue() {
+        for kueue in [true, false] {
+            let all = rights(&Locations { kueue, ..locations() });
+            let of_kueue = all.iter().filter(|right| right.group == "kueue.x-k8s.io").count();
+            assert_eq!(of_kueue, if kueue { 27 } else { 0 });
         }
     }
 

@@ -67,6 +67,12 @@ pub struct GpuGrantSpec {
     /// DaemonSets made inside do.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub virtual_cluster: bool,
+    /// Those of the resources for which jobs wait in the queue of Kueue. Pods that request one are refused, unless they belong to a job that Kueue has
+    /// admitted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub queued: Vec<String>,
     /// Queues of a batch scheduler that labels may name. Others are refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]

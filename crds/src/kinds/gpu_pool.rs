@@ -98,6 +98,48 @@ pub struct GpuPoolSpec {
     /// Which verdicts of others on a node count: cordons, taints and conditions. Default: all that are known.
     #[serde(default, skip_serializing_if = "NodeHealth::is_default")]
     pub health: NodeHealth,
+    /// Queues in which jobs wait for the pool's devices, and from which teams borrow what others leave idle. Default: none; quotas alone admit pods.
+    #[serde(default, skip_serializing_if = "Queueing::is_default")]
+    pub queueing: Queueing,
+}
+
+/// Queues for the devices of a pool.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq)]
+#[x_kube(validation = Rule::new("self.system != 'None' || !has(self.topology)").message("spec.queueing.topology: it is of a queueing system; write system: Kueue, or leave topology out"))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Queueing {
+    /// None: quotas admit pods, and nothing is lent. Kueue: the Kueue that is installed in the cluster admits jobs; the operator writes its queues
+    /// (needs `queueing.kueue.enabled` in the chart's values).
+    #[serde(default)]
+    pub system: QueueingSystem,
+    /// Labels of nodes, from the widest level to the narrowest, by which pods of a job are placed near each other, such as
+    /// `topology.kubernetes.io/zone`. The host name is added as the last level. Default: no placement by topology.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 15), inner(length(min = 1, max = 316)))]
+    #[x_kube(validation = Rule::new("self.all(l, l != 'kubernetes.io/hostname')").message("spec.queueing.topology: the host name is always the last level; leave kubernetes.io/hostname out"))]
+    pub topology: Vec<String>,
+}
+
+impl Queueing {
+    /// Is it the default, which is not written?
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// The system that admits jobs to a pool.
+#[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, JsonSchema)]
+pub enum QueueingSystem {
+    /// None: quotas admit pods.
+    #[default]
+    None,
+    /// Kueue.
+    Kueue,
+}
+
+impl Extensible for QueueingSystem {
+    /// Quotas admit no more than what is guaranteed.
+    const UNKNOWN: Self = Self::None;
 }
 
 /// A taint on every node of a pool.

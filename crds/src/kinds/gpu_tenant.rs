@@ -30,6 +30,7 @@ use crate::{DurationText, Isolation, Price, Trust, VirtualCluster, VirtualCluste
     printcolumn(name = "Enforcement", type_ = "string", json_path = ".status.enforcement", priority = 1),
     printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].message", priority = 1),
     validation = Rule::new("self.metadata.name.size() <= 50").message("metadata.name: use at most 50 characters, the name becomes part of object names"),
+    validation = Rule::new("!has(self.spec.gpuEquivalents) || !has(self.spec.gpus) || self.spec.gpus.all(g, !has(g.borrow) || g.borrow == 0)").message("spec.gpus[].borrow: a cap over all profiles does not count what is borrowed; leave borrow or spec.gpuEquivalents out"),
     validation = Rule::new("!has(self.spec.virtualCluster) || self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')").message("metadata.name: with spec.virtualCluster the name is also that of a Service: use lowercase letters, digits and '-', and start with a letter; a name cannot change, so create another tenant"),
     validation = Rule::new("!has(self.spec.virtualCluster) || self.spec.namespaces.size() == 1").message("spec.namespaces: write exactly one namespace with spec.virtualCluster: it holds the control plane and its pods; teams create their namespaces inside"),
     validation = Rule::new("!has(self.spec.virtualCluster) || !has(oldSelf.spec.virtualCluster) || self.spec.namespaces.map(n, n.name) == oldSelf.spec.namespaces.map(n, n.name)").message("spec.namespaces: a virtual cluster cannot move to another namespace; delete the tenant and create it again"),
@@ -49,10 +50,9 @@ pub struct GpuTenantSpec {
     /// Trust in the team; limits the profiles that it may use.
     #[serde(default)]
     pub trust: Trust,
-    /// Acknowledgement that shares of a GPU (profiles with `timeSlice`, `mps` or `fraction`) do not isolate pods as a whole GPU or a MIG
-    /// instance does. Without it the team gets none of them.
+    /// Sharing with others: the acknowledgement that shares of a GPU do not isolate, and the group of teams that lend each other idle devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sharing: Option<SharingAcknowledgement>,
+    pub sharing: Option<TenantSharing>,
     /// Rank of the guarantees when GPUs do not suffice: 5 is served first, -5 last, equal ranks share fairly. Pods within another team's
     /// guarantee are never evicted for it.
     #[serde(default)]
@@ -156,17 +156,53 @@ fn yes() -> bool {
     true
 }
 
-/// Acceptance, for the team, of the isolation that shares lack.
+/// Sharing of GPUs and of idle devices with other teams.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq)]
+#[x_kube(validation = Rule::new("has(self.acknowledgedBy) || has(self.group) || has(self.weight)").message("spec.sharing: write acknowledgedBy for shares of a GPU, group or weight for lent devices, or leave sharing out"))]
+#[x_kube(validation = Rule::new("has(self.acknowledgedBy) || !has(self.acknowledgedAt)").message("spec.sharing.acknowledgedBy: Required value: write who acknowledged it on this day"))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct SharingAcknowledgement {
-    /// Person or group that accepts it, such as `lead-of-team-a@example.com`.
+pub struct TenantSharing {
+    /// Person or group that accepts, such as `lead-of-team-a@example.com`, that shares of a GPU (profiles with `timeSlice`, `mps` or `fraction`) do
+    /// not isolate pods as a whole GPU or a MIG instance does. Without it the team gets none of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
-    pub acknowledged_by: String,
+    pub acknowledged_by: Option<String>,
     /// Day of the acknowledgement, a date of RFC 3339 such as `2026-11-24`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date"), regex(pattern = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"))]
     pub acknowledged_at: Option<String>,
+    /// Teams of the same group lend each other idle devices, as far as `spec.gpus[].lend` and `borrow` permit, in pools with a queueing system.
+    /// Default: the group `default`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 50))]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')").message("spec.sharing.group: write lowercase letters, digits and '-', such as research; the name becomes part of object names"))]
+    pub group: Option<String>,
+    /// The team's part of what several teams borrow at the same time, relative to the weights of the others. Default: 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub weight: Option<i32>,
+}
+
+impl TenantSharing {
+    /// The group of a tenant that names none.
+    pub const DEFAULT_GROUP: &str = "default";
+}
+
+impl GpuTenantSpec {
+    /// Is it acknowledged for the team that shares of a GPU do not isolate?
+    pub fn acknowledges_shares(&self) -> bool {
+        self.sharing.as_ref().is_some_and(|sharing| sharing.acknowledged_by.is_some())
+    }
+
+    /// The group of teams with which the team lends and borrows idle devices.
+    pub fn sharing_group(&self) -> &str {
+        self.sharing.as_ref().and_then(|sharing| sharing.group.as_deref()).unwrap_or(TenantSharing::DEFAULT_GROUP)
+    }
+
+    /// The team's weight among those that borrow at the same time.
+    pub fn sharing_weight(&self) -> i32 {
+        self.sharing.as_ref().and_then(|sharing| sharing.weight).unwrap_or(1)
+    }
 }
 
 /// A user, group or service account.
@@ -232,6 +268,7 @@ pub struct TenantNamespace {
 
 /// Guaranteed devices of a profile.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq, Eq)]
+#[x_kube(validation = Rule::new("!has(self.lend) || self.lend <= self.count").message("spec.gpus[].lend: a team can lend what it is guaranteed; write at most count"))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Guarantee {
     /// Name of a GpuProfile.
@@ -240,6 +277,28 @@ pub struct Guarantee {
     /// Number of devices.
     #[schemars(range(min = 0, max = 100_000))]
     pub count: i32,
+    /// Most devices above `count` that the team may borrow while they are idle, in pools with a queueing system. Jobs on them are suspended and
+    /// queued again when the owner needs them. Default: none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    #[schemars(range(min = 0, max = 100_000))]
+    pub borrow: i32,
+    /// Most devices of `count` that others may borrow while the team leaves them idle. Default: none; they stay idle.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    #[schemars(range(min = 0, max = 100_000))]
+    pub lend: i32,
+}
+
+impl Guarantee {
+    /// A guarantee of which nothing is lent, and above which nothing is borrowed.
+    pub fn of(profile: &str, count: i32) -> Self {
+        Self { profile: profile.to_owned(), count, borrow: 0, lend: 0 }
+    }
+}
+
+/// Is it the default, which is not written?
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(n: &i32) -> bool {
+    *n == 0
 }
 
 /// Observed state of a tenant.
@@ -250,8 +309,8 @@ pub struct GpuTenantStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// Ready, Reconciling, Stalled, NamespacesReady, PolicyReady, QuotaReady, CapacityReady; PullSecretsReady with
-    /// `spec.imagePullSecrets`; Suspended with `spec.suspend`; MemoryLimited while a pod has a device;
-    /// EarlierAccess while others reach an adopted namespace as before.
+    /// `spec.imagePullSecrets`; QueueReady with a profile of a pool with a queueing system; Suspended with `spec.suspend`; MemoryLimited
+    /// while a pod has a device; EarlierAccess while others reach an adopted namespace as before.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
@@ -266,6 +325,9 @@ pub struct GpuTenantStatus {
     /// Use of all profiles together; only with `spec.gpuEquivalents`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub equivalents: Option<Equivalents>,
+    /// Jobs in the tenant's queue; absent without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<QueueUse>,
     /// The weakest means that limits the memory of the tenant's pods with devices: Hardware for MIG instances and whole GPUs. It is that of
     /// containers that start now; see the condition MemoryLimited. Absent while no pod has a device.
     #[serde(default, deserialize_with = "crate::schema::tolerant::option", skip_serializing_if = "Option::is_none")]
@@ -320,6 +382,12 @@ pub struct GpuUse {
     /// Pods that wait for a device of this profile, controllers whose pods the quota has refused for two seconds, and pods inside the virtual
     /// cluster that the quota refuses.
     pub waiting: i32,
+    /// Devices above the guarantee that admitted jobs of the team use. Their owners can reclaim them. Absent: none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub borrowed: i32,
+    /// Devices of the guarantee that jobs of other teams use. The team's own jobs reclaim them. Absent: none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub lent: i32,
     /// Share of a whole GPU that one device counts against `spec.gpuEquivalents`, such as `1/8`; absent without a cap, and when no board
     /// of a pool offers the profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -330,6 +398,18 @@ pub struct GpuUse {
     /// Price of one device for one hour, as in the GpuProfile; absent when it has none.
     #[serde(default, deserialize_with = "Price::read", skip_serializing_if = "Option::is_none")]
     pub price: Option<Price>,
+}
+
+/// Jobs in a tenant's queue, over all its namespaces.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct QueueUse {
+    /// Jobs (Workloads of Kueue) that wait to be admitted.
+    #[serde(default)]
+    pub waiting: i32,
+    /// Jobs that are admitted and have not ended.
+    #[serde(default)]
+    pub admitted: i32,
 }
 
 /// Use of all profiles together, in whole GPUs by memory slices.

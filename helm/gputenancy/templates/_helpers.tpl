@@ -159,6 +159,9 @@ seccompProfile: {type: RuntimeDefault}
 - {name: USAGE_ENDPOINT, value: {{ .Values.usageEndpoint.enabled | quote }}}
 - {name: AGENT_SELECTOR, value: {{ include "gputenancy.selector" (merge (dict "component" "agent") .) | replace ": " "=" | replace "\n" "," | quote }}}
 - {name: VIRTUAL_CLUSTERS, value: {{ .Values.virtualClusters.enabled | quote }}}
+{{- if .Values.queueing.kueue.enabled }}
+- {name: KUEUE, value: "true"}
+{{- end }}
 {{- with .Values.tenants.imagePullSecrets }}
 - {name: PULL_SECRETS, value: {{ join "," . | quote }}}
 {{- end }}

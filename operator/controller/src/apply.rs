@@ -30,6 +30,8 @@ pub enum Part {
     Partitioner,
     /// Configs for NVIDIA's device plugin.
     DevicePlugin,
+    /// Queues of a batch scheduler.
+    Queues,
 }
 
 impl Part {
@@ -42,6 +44,7 @@ impl Part {
             Self::Status => "status",
             Self::Partitioner => "mig-manager",
             Self::DevicePlugin => "device-plugin",
+            Self::Queues => "queues",
         };
         FieldManager::new(format!("{}/{part}", names::OPERATOR_MANAGER))
     }
@@ -143,6 +146,19 @@ impl Writer {
         }
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, resource);
         part.manager().apply_dynamic_status(&api, name.as_str(), &fields).await.map(drop)
+    }
+
+    /// Applies fields of the status of an object of this type, namespace and name; `fields` has its kind.
+    pub async fn apply_status_as(
+        &self,
+        part: Part,
+        resource: &ApiResource,
+        (namespace, name): (&str, &str),
+        fields: &Value,
+    ) -> kube::Result<()> {
+        self.metrics.write(&resource.kind, "apply_status");
+        let api = self.dynamic(resource, namespace);
+        part.manager().apply_dynamic_status(&api, name, fields).await.map(drop)
     }
 
     /// Creates a cluster-scoped object; fails if it exists, so it never adopts an object.

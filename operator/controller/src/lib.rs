@@ -8,6 +8,7 @@ pub mod metrics;
 mod object_name;
 mod pod_info;
 pub mod pool;
+pub mod queues;
 pub mod release;
 pub mod rights;
 pub mod run;

@@ -8,6 +8,8 @@ use gputenancy_crds::{
     Stranded,
     reasons::{self, Reason},
 };
+use std::sync::atomic::AtomicU64;
+
 use prometheus_client::{
     metrics::{
         family::Family,
@@ -36,6 +38,8 @@ pub struct Metrics {
     stranded_slices: Gauges<2>,
     canaries: Counters<1>,
     budget_moves: Histogram,
+    queue_waits: Family<Labels<2>, Histogram>,
+    queue_fairness: Family<Labels<1>, Gauge<f64, AtomicU64>>,
     missing_rights: Gauges<3>,
     leader: Gauge,
     /// Pods of tenants; see [`PodInfo`].
@@ -53,6 +57,9 @@ impl Default for Metrics {
         let seconds: Family<Labels<1>, Histogram> =
             Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.001, 4.0, 8)));
         let budget_moves = Histogram::new(exponential_buckets(0.05, 2.0, 10));
+        // one second to nine hours
+        let queue_waits: Family<Labels<2>, Histogram> =
+            Family::new_with_constructor(|| Histogram::new(exponential_buckets(1.0, 2.0, 16)));
         let pod_info = PodInfo::default();
         r.register_collector(Box::new(pod_info.clone()));
         Self {
@@ -110,6 +117,18 @@ impl Default for Metrics {
                 "Time from a pod's refusal by a quota until its headroom is enforced",
                 budget_moves,
             ),
+            queue_waits: register(
+                r,
+                "queue_wait_seconds",
+                "Time that jobs waited for a place in their queue, by tenant and resource",
+                queue_waits,
+            ),
+            queue_fairness: register(
+                r,
+                "queue_fairness",
+                "Evenness, by weight, of what the teams of a group borrow: 1 is even, 1/n is all for one of n",
+                Family::default(),
+            ),
             missing_rights: register(
                 r,
                 "missing_rights",
@@ -128,6 +147,20 @@ impl Metrics {
     /// Counts one write.
     pub fn write(&self, kind: &str, verb: &'static str) {
         self.writes.get_or_create(&[("kind", kind.to_owned().into()), ("verb", verb.into())]).inc();
+    }
+
+    /// Records how long a job has waited for its place in a queue; `tenant` is empty where there are too many for series of their own.
+    pub fn queue_waited(&self, tenant: &str, resource: &str, seconds: f64) {
+        let labels = [("tenant", tenant.to_owned().into()), ("resource", resource.to_owned().into())];
+        self.queue_waits.get_or_create(&labels).observe(seconds);
+    }
+
+    /// Sets the evenness of each group.
+    pub fn queue_fairness<'g>(&self, groups: impl IntoIterator<Item = (&'g str, f64)>) {
+        self.queue_fairness.clear();
+        for (group, index) in groups {
+            self.queue_fairness.get_or_create(&[("group", group.to_owned().into())]).set(index);
+        }
     }
 
     /// Counts one reconciliation of a controller.

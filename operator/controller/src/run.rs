@@ -26,7 +26,9 @@ use crate::{
     cache::{self, Caches, Trigger, Triggers},
     health::{Health, Readiness},
     metrics::Metrics,
-    pool, release, rights, tenant,
+    pool,
+    queues::{self, QueueView},
+    release, rights, tenant,
     usage_endpoint::{Server, UsageError},
 };
 
@@ -110,17 +112,19 @@ struct Replica {
 struct Controllers {
     fleet: JoinHandle<()>,
     tenants: JoinHandle<()>,
+    queues: JoinHandle<()>,
     on_view: JoinHandle<()>,
 }
 
 impl Controllers {
     /// Waits until one of the tasks ends, by a panic or otherwise: the replica must not keep the lease without it.
     async fn ended(&mut self) -> RunError {
-        let Self { fleet, tenants, on_view } = self;
+        let Self { fleet, tenants, queues, on_view } = self;
         tokio::select! {
             biased;
             ended = fleet => RunError::ended("the fleet controller", ended),
             ended = tenants => RunError::ended("the tenant controller", ended),
+            ended = queues => RunError::ended("the controller of queues", ended),
             ended = on_view => RunError::ended("the task that triggers tenants", ended),
         }
     }
@@ -177,7 +181,7 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
     rights.abort();
     // without the lease nothing more may be written: reconciles in progress are dropped
     if outcome.is_ok() {
-        let ended = async { drop(tokio::join!(controllers.fleet, controllers.tenants)) };
+        let ended = async { drop(tokio::join!(controllers.fleet, controllers.tenants, controllers.queues)) };
         tokio::select! {
             biased;
             lost = &mut held => lost?,
@@ -202,7 +206,7 @@ async fn fill_caches(
     stop: CancellationToken,
 ) -> Option<Replica> {
     let (tenants, queue) = mpsc::unbounded_channel();
-    let triggers = Triggers { fleet: Arc::default(), tenants };
+    let triggers = Triggers { fleet: Arc::default(), tenants, queues: Arc::default() };
     let filled = async {
         let caches = Caches::start(&client, &args.locations, &triggers, serves_slices(&client).await);
         caches.ready(|resource| readiness.waits_for(resource)).await;
@@ -240,6 +244,7 @@ fn start_controllers(replica: Replica, args: RunArgs, term: u64, identity: Strin
     let writer = Writer::new(client.clone(), metrics.clone());
     let publisher = Publisher::new(client, "gputenancy.io/operator", identity);
     let (publish_view, view) = watch::channel(Arc::new(FleetView::empty()));
+    let (publish_queues, queues) = watch::channel(Arc::default());
     let fleet = pool::Controller::new(
         caches.clone(),
         pool::Namespaces { home: locations.namespace, layouts: layouts_in, plugin_configs: plugin_configs_in },
@@ -247,19 +252,20 @@ fn start_controllers(replica: Replica, args: RunArgs, term: u64, identity: Strin
         writer.clone(),
         publisher.clone(),
         metrics.clone(),
-        publish_view,
+        (publish_view, queues.clone()),
     );
     let context = tenant::Context::new(
         term,
         (settings, tenant_standard),
         caches.clone(),
-        writer,
-        publisher,
-        view.clone(),
+        writer.clone(),
+        publisher.clone(),
+        tenant::Views { fleet: view.clone(), queues: queues.clone() },
         metrics.clone(),
     );
     triggers.fleet.notify_one();
-    let (mut first_view, stop_tenants) = (view.clone(), stop.clone());
+    let trigger_fleet = triggers.fleet.clone();
+    let (mut first_view, stop_tenants, stop_queues) = (view.clone(), stop.clone(), stop.clone());
     Controllers {
         fleet: tokio::spawn(fleet.run(triggers.fleet, stop)),
         tenants: tokio::spawn(async move {
@@ -269,7 +275,14 @@ fn start_controllers(replica: Replica, args: RunArgs, term: u64, identity: Strin
                 tenant::run(context, queue, concurrency, stop_tenants).await;
             }
         }),
-        on_view: tokio::spawn(trigger_affected(view, caches, triggers.tenants, metrics)),
+        queues: tokio::spawn(run_queues(
+            caches.clone(),
+            (view.clone(), publish_queues),
+            (writer, publisher),
+            metrics.clone(),
+            (triggers.queues, stop_queues),
+        )),
+        on_view: tokio::spawn(trigger_affected((view, queues), caches, (trigger_fleet, triggers.tenants), metrics)),
     }
 }
 
@@ -289,15 +302,45 @@ async fn serves_slices(client: &Client) -> bool {
     }
 }
 
-/// Triggers the tenants that a new view of the fleet affects; the first one affects all.
-async fn trigger_affected(
-    mut view: watch::Receiver<Arc<FleetView>>,
+/// Keeps the queues of Kueue, if the chart has them on; otherwise it waits for the end.
+async fn run_queues(
     caches: Caches,
-    triggers: mpsc::UnboundedSender<Trigger>,
+    (view, publish): (watch::Receiver<Arc<FleetView>>, watch::Sender<Arc<QueueView>>),
+    by: (Writer, Publisher),
+    metrics: Arc<Metrics>,
+    (trigger, stop): (Arc<Notify>, CancellationToken),
+) {
+    let Some(kueue) = caches.kueue.clone() else { return stop.cancelled().await };
+    queues::Controller::new(caches, kueue, (view, publish), by, metrics).run(trigger, stop).await;
+}
+
+/// Triggers the tenants that a new view of the fleet or of queues affects, and the fleet if queues of pools differ; the first view of the fleet affects
+/// all tenants.
+async fn trigger_affected(
+    (mut view, mut queues): (watch::Receiver<Arc<FleetView>>, watch::Receiver<Arc<QueueView>>),
+    caches: Caches,
+    (fleet, triggers): (Arc<Notify>, mpsc::UnboundedSender<Trigger>),
     metrics: Arc<Metrics>,
 ) {
-    let mut old = Arc::new(FleetView::empty());
-    while view.changed().await.is_ok() {
+    let (mut old, mut old_queues) = (Arc::new(FleetView::empty()), Arc::new(QueueView::default()));
+    loop {
+        tokio::select! {
+            changed = view.changed() => if changed.is_err() { return },
+            changed = queues.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                let new = queues.borrow_and_update().clone();
+                for tenant in new.differing(&old_queues) {
+                    drop(triggers.send(Trigger::Tenant(tenant)));
+                }
+                if new.pools != old_queues.pools {
+                    fleet.notify_one();
+                }
+                old_queues = new;
+                continue;
+            }
+        }
         let new = view.borrow_and_update().clone();
         let tenants = caches.tenants.state();
         metrics.tenants(tenants.iter().map(|t| ready_reason(t)));
@@ -320,7 +363,7 @@ mod tests {
     async fn panic_of_a_controller_ends_the_replica() {
         let pending = || tokio::spawn(std::future::pending());
         let tenants = tokio::spawn(async { panic!("a bug in a reconcile") });
-        let error = Controllers { fleet: pending(), tenants, on_view: pending() }.ended().await;
+        let error = Controllers { fleet: pending(), tenants, queues: pending(), on_view: pending() }.ended().await;
         assert!(error.to_string().starts_with("the tenant controller ended: task"), "{error}");
         assert!(error.to_string().contains("panicked"), "{error}");
     }

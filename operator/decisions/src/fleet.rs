@@ -20,6 +20,7 @@ use crate::{
     ownership::{DRA_DRIVER, OwnershipSigns, conflicting_owner},
     partitioner::{self, MigConfigs},
     plugin::PluginConfigs,
+    queues::PoolQueue,
     verdict::{Verdict, is_suspect, verdict, withdrawn_gpus},
 };
 use gputenancy_crds::projection::{SlimNode, SlimPod, SlimSlice};
@@ -52,6 +53,8 @@ pub struct Fleet {
     pub plugin_configs: PluginConfigs,
     /// The agent's pods by node; `None`: they are not watched, and liveness follows from Node and `GpuNode` alone.
     pub agent_pods: Option<BTreeMap<String, AgentPod>>,
+    /// The state of queues by pool; `None`: the operator writes none.
+    pub queues: Option<BTreeMap<String, PoolQueue>>,
 }
 
 /// The state that follows from the objects of one node.
@@ -263,7 +266,7 @@ fn tenant_facts<'a>(tenant: &'a GpuTenant, owners: &NamespaceOwners<'a>) -> Tena
         namespaces: &tenant.spec.namespaces,
         refused: owners.refused(tenant),
         trust: tenant.spec.trust,
-        acknowledged: tenant.spec.sharing.is_some(),
+        acknowledged: tenant.spec.acknowledges_shares(),
         priority: tenant.spec.priority,
         gpus: &tenant.spec.gpus,
         equivalents: tenant.spec.gpu_equivalents.as_deref(),

@@ -6,7 +6,8 @@ use std::{
 };
 
 use gputenancy_crds::{
-    FractionSize, GpuTenant, Guarantee, Isolation, Price, SharingMode, Support, Trust, names, reasons::Reason,
+    FractionSize, GpuTenant, Guarantee, Isolation, PoolTaint, Price, Queueing, QueueingSystem, SharingMode, Support,
+    Trust, names, reasons::Reason,
 };
 
 use crate::quota::Weight;
@@ -32,6 +33,22 @@ pub struct FleetView {
     pub waiting: BTreeMap<Claim, i32>,
     /// What limits the memory of the devices that pods hold, by namespace.
     pub limits: BTreeMap<String, MemoryLimit>,
+    /// The pools.
+    pub pools: BTreeMap<String, PoolView>,
+}
+
+/// A pool as tenants and their queues see it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PoolView {
+    /// How jobs wait for its devices.
+    pub queueing: Queueing,
+    /// The taint on its nodes.
+    pub taint: Option<PoolTaint>,
+    /// Resources of the profiles that it may offer.
+    pub resources: BTreeSet<String>,
+    /// Devices that pods hold or could get now, by resource: NVML, kubelet and the Node's allocatable agree on them. Without those that are withdrawn while
+    /// a pod still holds them.
+    pub devices: BTreeMap<String, i32>,
 }
 
 /// What limits the memory of some devices.
@@ -115,10 +132,16 @@ impl FleetView {
             (name.clone(), resource, trust, sharing, refused, contract)
         };
         let catalog = |view: &Self| view.profiles.iter().map(entry).collect::<Vec<_>>();
+        let queued = |view: &Self| -> Vec<(String, QueueingSystem, BTreeSet<String>)> {
+            let pool =
+                |(name, pool): (&String, &PoolView)| (name.clone(), pool.queueing.system, pool.resources.clone());
+            view.pools.iter().map(pool).collect()
+        };
         self.complete == old.complete
             && self.resources == old.resources
             && self.weights == old.weights
             && catalog(self) == catalog(old)
+            && queued(self) == queued(old)
     }
 
     /// Tenants whose own part differs, given the [same catalog](Self::same_catalog).
@@ -159,6 +182,17 @@ impl FleetView {
                 && pairs.into_iter().all(|(now, then)| of(now, ns).eq(of(then, ns)))
         };
         listed.chain(retained).all(same)
+    }
+
+    /// The system that admits jobs for a resource: that of the pools that may offer it; `None`: pools with different systems do.
+    pub fn queueing_of(&self, resource: &str) -> Option<QueueingSystem> {
+        let pools = self.pools.values().filter(|pool| pool.resources.contains(resource));
+        let systems: BTreeSet<QueueingSystem> = pools.map(|pool| pool.queueing.system).collect();
+        match systems.len() {
+            0 => Some(QueueingSystem::None),
+            1 => systems.into_iter().next(),
+            _ => None,
+        }
     }
 
     /// Devices of this resource that pods of these namespaces hold.

@@ -213,6 +213,29 @@ fn tenant_with_a_cap_shows_the_weight_of_each_device() {
 }
 
 #[test]
+fn tenant_with_a_queue_shows_what_is_borrowed_and_lent_and_its_jobs() {
+    let mut seen = seen();
+    let report_of = |seen: &Sources| serde_json::to_value(report(seen)).unwrap();
+    let without = report_of(&seen);
+    assert!(without.get("queue").is_none() && without["profiles"][0].get("borrowed").is_none(), "{without}");
+    let status = seen.tenant.as_mut().unwrap().status.as_mut().unwrap();
+    status.queue = Some(of(json!({"waiting": 0, "admitted": 0})));
+    assert_eq!(report_of(&seen), without, "an empty queue");
+
+    let status = seen.tenant.as_mut().unwrap().status.as_mut().unwrap();
+    (status.gpus[0].borrowed, status.queue) = (2, Some(of(json!({"waiting": 1, "admitted": 4}))));
+    let with = report_of(&seen);
+    assert_eq!(with["queue"], json!({"waiting": 1, "admitted": 4}));
+    assert_eq!((&with["profiles"][0]["borrowed"], with["profiles"][0].get("lent")), (&json!(2), None));
+    let shown = plain(&report(&seen));
+    let cells = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let table: Vec<_> = shown.lines().skip_while(|line| *line != "GPUs").skip(1).take(2).map(cells).collect();
+    let header = ["PROFILE", "BUDGET", "USED", "BORROWED", "LENT", "AVAILABLE", "WAITING", "RESOURCE"];
+    assert_eq!(table, [&header[..], &["mig-1g", "3", "2", "2", "0", "2", "2", "nvidia.com/mig-1g.10gb"]]);
+    assert!(shown.contains("\n  in the queue: 1 job waiting, 4 admitted\n"), "{shown}");
+}
+
+#[test]
 fn memory_is_summed_over_namespaces() {
     let report = report(&seen());
     let memory = report.resources.iter().find(|r| r.resource == "requests.memory").unwrap();

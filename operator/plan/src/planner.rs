@@ -22,7 +22,7 @@ use gputenancy_crds::ids::{GpuKey, NodeName, PoolName};
 /// // a guarantee of one whole GPU, and no node
 /// let support = json!({"expected": "…", "incident": "…"});
 /// let profile = from_value(json!({"metadata": {"name": "gpu"}, "spec": {"device": {"whole": {}}, "support": support}}))?;
-/// let guarantees = [gputenancy_crds::Guarantee { profile: "gpu".into(), count: 1 }];
+/// let guarantees = [gputenancy_crds::Guarantee::of("gpu", 1)];
 /// let tenant = TenantFacts {
 ///     name: "team-a",
 ///     namespaces: &[],

@@ -124,6 +124,8 @@ pub struct Tenant {
     pub priority: i32,
     /// Guaranteed devices by profile.
     pub guarantees: BTreeMap<ProfileName, u32>,
+    /// Devices above that which it may borrow, by profile; only of pools with queues. The owners get them back, so that they are supply for others.
+    pub borrows: BTreeMap<ProfileName, u32>,
     /// Most that its devices may weigh together, in 840ths of a GPU.
     pub cap: Option<i64>,
 }

@@ -5,6 +5,7 @@
 pub mod api_endpoints;
 mod awaited_window;
 mod json_store;
+pub mod kueue;
 pub mod pull;
 mod refusals;
 mod triggers;
@@ -40,6 +41,7 @@ pub use api_endpoints::{ApiEndpoint, SlimEndpoints, SlimService};
 pub use awaited_window::AwaitedWindow;
 use json_store::JsonObject;
 pub use json_store::JsonStore;
+pub use kueue::KueueCaches;
 pub use pull::{PullCaches, SlimAccount, SlimSecret};
 pub use refusals::{ControllerRef, QuotaRefusal, Refusals};
 use triggers::distinct;
@@ -92,6 +94,8 @@ pub struct Caches {
     pub plugin_configs: Store<ConfigMap>,
     /// Image pull secrets of tenants, where the chart allows any.
     pub pulls: PullCaches,
+    /// Queues of Kueue; `None`: the chart has them off.
+    pub kueue: Option<KueueCaches>,
 }
 
 /// `ClusterRole`s and `ClusterRoleBinding`s of tenants, without a namespace.
@@ -136,7 +140,7 @@ impl Caches {
                 project_pod(&mut p);
                 p.requests_devices().then_some(p)
             })
-            .start(triggers.fleet()),
+            .start(triggers.pods()),
             agent_pods: agent_pods(client, locations, triggers),
             namespaces: namespaces(client, triggers),
             quotas: quotas(client, &of_operator, triggers),
@@ -165,6 +169,7 @@ impl Caches {
                 .fields(&format!("metadata.name={}", names::DEVICE_PLUGIN_CONFIG_MAP))
                 .start(triggers.fleet()),
             pulls: PullCaches::start(client, locations, triggers),
+            kueue: locations.kueue.then(|| KueueCaches::start(client, || triggers.queues())),
         }
     }
 
@@ -211,6 +216,9 @@ impl Caches {
         self.mig_config.wait_until_ready(&waiting).await;
         self.plugin_configs.wait_until_ready(&waiting).await;
         self.pulls.ready(&waiting).await;
+        if let Some(kueue) = &self.kueue {
+            kueue.ready(&waiting).await;
+        }
     }
 }
 
@@ -259,6 +267,7 @@ fn tenants(client: &Client, triggers: &Triggers) -> reflector::Store<GpuTenant> 
                 Some(watcher::Event::Init | watcher::Event::InitApply(_)) | None => continue,
             };
             triggers.fleet.notify_one();
+            triggers.queues.notify_one();
             drop(triggers.tenants.send(trigger));
         }
     });

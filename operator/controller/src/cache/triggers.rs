@@ -29,6 +29,8 @@ pub struct Triggers {
     pub fleet: Arc<Notify>,
     /// Tenants.
     pub tenants: mpsc::UnboundedSender<Trigger>,
+    /// Queues of a batch scheduler.
+    pub queues: Arc<Notify>,
 }
 
 impl Triggers {
@@ -38,9 +40,24 @@ impl Triggers {
         move |_| fleet.notify_one()
     }
 
+    /// Triggers the queues.
+    pub fn queues<V>(&self) -> impl FnMut(Change<V>) + Send + use<V> {
+        let queues = self.queues.clone();
+        move |_| queues.notify_one()
+    }
+
+    /// Triggers the fleet's pass, and the queues: a pod that no queue has admitted lowers their limits.
+    pub fn pods<V>(&self) -> impl FnMut(Change<V>) + Send + use<V> {
+        let Self { fleet, tenants: _, queues } = self.clone();
+        move |_| {
+            fleet.notify_one();
+            queues.notify_one();
+        }
+    }
+
     /// Triggers the fleet's pass, and the tenants of a pool whose changes wait for another window than before.
     pub fn pools(&self) -> impl FnMut(Change<GpuPool>) + Send + use<> {
-        let Self { fleet, tenants } = self.clone();
+        let Self { fleet, tenants, queues: _ } = self.clone();
         move |change| {
             fleet.notify_one();
             let window = |pool: Option<Arc<GpuPool>>| pool.and_then(|pool| AwaitedWindow::of(&pool));
@@ -87,7 +104,7 @@ mod tests {
     #[test]
     fn tenants_of_a_pool_are_triggered_when_its_changes_wait_for_another_window() {
         let (tenants, mut received) = mpsc::unbounded_channel();
-        let triggers = Triggers { fleet: Arc::new(Notify::new()), tenants };
+        let triggers = Triggers { fleet: Arc::new(Notify::new()), tenants, queues: Arc::default() };
         let pool = |message: &str| -> Arc<GpuPool> {
             let pool = serde_json::from_value(json!({
                 "metadata": {"name": "p"},

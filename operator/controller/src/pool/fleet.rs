@@ -13,6 +13,7 @@ use gputenancy_decisions::{
     partitioner::MigConfigs,
     plugin::PluginConfigs,
     pool::{decision::FleetDecision, read::agents::AbsentAgents},
+    queues::PoolQueue,
 };
 use k8s_openapi::{api::core::v1::ConfigMap, jiff::Timestamp};
 use kube::ResourceExt;
@@ -63,6 +64,15 @@ impl DecidedStatuses {
 }
 
 impl FleetReader {
+    /// Takes over the state of queues by pool (`None`: the operator writes none), and answers whether it differs.
+    pub fn take_queues(&mut self, queues: Option<BTreeMap<String, PoolQueue>>) -> bool {
+        let differs = self.fleet.queues != queues;
+        if differs {
+            Arc::make_mut(&mut self.fleet).queues = queues;
+        }
+        differs
+    }
+
     /// The present content of the caches, and whether it differs from the last reading by anything that a decision is made from. It is
     /// written in place unless the last one is still in use.
     pub fn read(&mut self, caches: &Caches, decided: &DecidedStatuses, now: Timestamp) -> (Arc<Fleet>, bool) {

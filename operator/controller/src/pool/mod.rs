@@ -20,7 +20,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{apply::Writer, cache::Caches, metrics::Metrics};
+use crate::{apply::Writer, cache::Caches, metrics::Metrics, queues::QueueView};
 use fleet::{DecidedStatuses, FleetReader};
 pub(crate) use gputenancy_decisions::pool::decide::taints::without_ours;
 pub use gputenancy_decisions::pool::read::tolerated::Tolerated;
@@ -50,6 +50,8 @@ pub struct Controller {
     caches: Caches,
     writer: Arc<FleetWriter>,
     view: watch::Sender<Arc<FleetView>>,
+    /// The queues as decided last.
+    queues: watch::Receiver<Arc<QueueView>>,
     memory: Memory,
     queue: WriteQueue,
     /// Key of the taint that pods of tenants tolerate.
@@ -73,7 +75,7 @@ struct Memory {
 }
 
 impl Controller {
-    /// A controller that publishes the result for tenants in `view`.
+    /// A controller that publishes the result for tenants in `view`, and reports the state of `queues` in the statuses of pools.
     pub fn new(
         caches: Caches,
         namespaces: Namespaces,
@@ -81,12 +83,13 @@ impl Controller {
         writer: Writer,
         publisher: Publisher,
         metrics: Arc<Metrics>,
-        view: watch::Sender<Arc<FleetView>>,
+        (view, queues): (watch::Sender<Arc<FleetView>>, watch::Receiver<Arc<QueueView>>),
     ) -> Self {
         Self {
+            writer: Arc::new(FleetWriter { writer, publisher, metrics, namespaces, kueue: caches.kueue.clone() }),
             caches,
-            writer: Arc::new(FleetWriter { writer, publisher, metrics, namespaces }),
             view,
+            queues,
             memory: Memory::default(),
             queue: WriteQueue::default(),
             tolerated,
@@ -159,11 +162,14 @@ impl Controller {
         let (caches, tolerated, home) =
             (self.caches.clone(), self.tolerated.clone(), self.writer.namespaces.home.clone());
         let mut memory = std::mem::take(&mut self.memory);
+        // without Kueue in the chart's values there are none
+        let queues = self.caches.kueue.is_some().then(|| self.queues.borrow().pools.clone());
         let (failing, writing) = (self.queue.failing(), self.queue.writing());
         // a large fleet takes longer than probes and the lease may wait
         let decided = tokio::task::spawn_blocking(move || {
+            let queues_differ = memory.fleet.take_queues(queues);
             let (fleet, differs) = memory.fleet.read(&caches, &memory.statuses, Timestamp::now());
-            if !forced && !differs {
+            if !forced && !differs && !queues_differ {
                 return (memory, None);
             }
             let mut decision = memory.decide(&fleet, &tolerated, &home, (&failing, &writing));

@@ -35,6 +35,7 @@ use crate::{
     apply::Writer,
     cache::{AwaitedWindow, Caches, QuotaRefusal, Trigger},
     metrics::Metrics,
+    queues::QueueView,
 };
 
 /// Time after a limit was lowered in which no other limit is raised: a pod that was admitted just before may not exist yet, and the
@@ -58,12 +59,20 @@ pub struct Settings {
     pub virtual_clusters: bool,
 }
 
+/// What the other controllers have decided.
+pub struct Views {
+    /// Of the fleet.
+    pub fleet: watch::Receiver<Arc<FleetView>>,
+    /// Of queues.
+    pub queues: watch::Receiver<Arc<QueueView>>,
+}
+
 /// State of the controller.
 pub struct Context {
     pub(super) caches: Caches,
     pub(super) writer: Writer,
     pub(super) publisher: Publisher,
-    view: watch::Receiver<Arc<FleetView>>,
+    views: Views,
     /// Settings of the platform for every tenant.
     standard: Arc<Standard>,
     settings: Settings,
@@ -82,12 +91,12 @@ impl Context {
         caches: Caches,
         writer: Writer,
         publisher: Publisher,
-        view: watch::Receiver<Arc<FleetView>>,
+        views: Views,
         metrics: Arc<Metrics>,
     ) -> Self {
         let (fence, memory) = (Mutex::new(WriteFence::new(term)), Mutex::default());
         let standard = Arc::new(standard);
-        Self { caches, writer, publisher, view, standard, settings, metrics, fence, memory }
+        Self { caches, writer, publisher, views, standard, settings, metrics, fence, memory }
     }
 
     /// The tenants of a trigger.
@@ -132,7 +141,7 @@ impl Context {
         // a budget in one namespace does not move, unless it moves between profiles
         let moves = quotas.len() > 1 || tenant.spec.gpu_equivalents.is_some();
         let pods: Vec<_> = quotas.keys().filter(|_| moves).flat_map(|ns| self.caches.pods.in_namespace(ns)).collect();
-        let view = self.view.borrow().clone();
+        let (view, queues) = (self.views.fleet.borrow().clone(), self.views.queues.borrow().clone());
         let mut seen = Observed {
             tenant: tenant.clone(),
             managed: managed.chain(of_cluster).collect(),
@@ -152,12 +161,15 @@ impl Context {
             foreign_access: BTreeMap::new(),
             refused: RefusedControllers::default(),
             windows: self.windows(tenant, &view),
+            policy_in_force: false,
             view,
+            queues,
             now: Timestamp::now(),
             namespaces,
             quotas,
         };
         seen.refused = self.refused_of(&seen);
+        seen.policy_in_force = seen.grants_are_cached();
         seen
     }
 

@@ -12,7 +12,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-pub use context::{Context, Settings};
+pub use context::{Context, Settings, Views};
 pub use controller::run;
 use gputenancy_cluster::error::sentence;
 pub(crate) use gputenancy_crds::quantity::Amount;

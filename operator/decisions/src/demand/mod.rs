@@ -181,7 +181,7 @@ fn with(tenant: &GpuTenant, counts: &[(&str, i32)]) -> GpuTenant {
         } else if let Some(guarantee) = gpus.iter_mut().find(|guarantee| guarantee.profile == *profile) {
             guarantee.count = *count;
         } else {
-            gpus.push(Guarantee { profile: (*profile).to_owned(), count: *count });
+            gpus.push(Guarantee::of(profile, *count));
         }
     }
     tenant

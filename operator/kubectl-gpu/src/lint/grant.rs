@@ -6,6 +6,7 @@ use gputenancy_crds::{FractionSize, GpuGrantSpec, GpuProfile, GpuTenant, Granted
 use gputenancy_plan::{resource_name, trust_needed};
 use kube::ResourceExt;
 
+use super::queues;
 use crate::world::World;
 
 /// The grant of a tenant's namespaces.
@@ -21,18 +22,27 @@ pub(super) fn of(world: &World, tenant: &GpuTenant) -> Grant {
     let mut resources: BTreeMap<String, i32> = BTreeMap::new();
     let mut profiles = Vec::new();
     let (mut names, mut shares, mut unknown) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-    for guarantee in tenant.spec.gpus.iter().filter(|g| g.count > 0) {
+    let mut queued = BTreeSet::new();
+    for guarantee in tenant.spec.gpus.iter().filter(|g| g.count > 0 || g.borrow > 0) {
         let Some(profile) = world.profile(&guarantee.profile) else {
             unknown.extend(["resources", "shares", "profiles", "pools"].map(str::to_owned));
             continue;
         };
         let share = profile.spec.device.sharing_mode().is_some();
-        if tenant.spec.trust < trust_needed(&profile.spec) || (share && tenant.spec.sharing.is_none()) {
+        if tenant.spec.trust < trust_needed(&profile.spec) || (share && !tenant.spec.acknowledges_shares()) {
+            continue;
+        }
+        let resource = resource_name(&profile.name_any(), &profile.spec);
+        let waits = queues::waits(world, tenant, &resource);
+        let borrow = if waits { guarantee.borrow } else { 0 };
+        if guarantee.count + borrow == 0 {
             continue;
         }
         names.insert(profile.name_any());
-        let most = most_in_a_pod(profile).min(guarantee.count);
-        let resource = resource_name(&profile.name_any(), &profile.spec);
+        if waits {
+            queued.insert(resource.clone());
+        }
+        let most = most_in_a_pod(profile).min(guarantee.count.saturating_add(borrow));
         if share {
             shares.insert(resource.clone());
         }
@@ -64,6 +74,7 @@ pub(super) fn of(world: &World, tenant: &GpuTenant) -> Grant {
         image_registries: tenant.spec.image_registries.clone(),
         ingress_hosts: tenant.spec.ingress_hosts.clone(),
         virtual_cluster: tenant.spec.virtual_cluster.is_some(),
+        queued: queued.into_iter().collect(),
         queues: tenant.spec.queues.clone(),
     };
     Grant { spec, unknown }

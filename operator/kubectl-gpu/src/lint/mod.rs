@@ -1,7 +1,7 @@
 //! Manifests checked without a cluster. Pure: from texts to findings.
 //!
-//! [`crate::input`] checks schemas and rules of the CRDs, [`objects`] references between objects, [`sharing`] workloads that
-//! would be left with shares, [`policy`] the admission policies
+//! [`crate::input`] checks schemas and rules of the CRDs, [`objects`] references between objects, [`queues`] what is lent and borrowed,
+//! [`sharing`] workloads that would be left with shares, [`policy`] the admission policies
 //! on objects in tenants' namespaces, and [`kubernetes`] what Kubernetes refuses everywhere.
 
 mod fractions;
@@ -9,6 +9,8 @@ mod grant;
 mod kubernetes;
 mod objects;
 mod policy;
+mod queued_jobs;
+mod queues;
 mod refused;
 mod sharing;
 mod violation;

@@ -8,7 +8,7 @@ use gputenancy_plan::{self as plan, Problem, Snapshot};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement;
 use kube::ResourceExt;
 
-use super::sharing;
+use super::{queues, sharing};
 use crate::{
     input::{Finding, Located},
     world::World,
@@ -57,6 +57,8 @@ pub(super) fn check(
     }
     findings.extend(check.overlaps());
     findings.extend(check.contested());
+    let mistakes = queues::mistakes(world).into_iter();
+    findings.extend(mistakes.filter_map(|m| check.finding(m.kind, &m.name, &m.pointer, m.message)));
     findings
 }
 
@@ -179,7 +181,7 @@ impl Check<'_> {
         capped.filter_map(move |(tenant, guarantee, pointer)| {
             let (_, profile) = snapshot.profiles.iter().find(|(name, _)| name.as_str() == guarantee.profile)?;
             let share = profile.shape.sharing_mode().is_some();
-            let usable = tenant.spec.trust >= profile.trust && (!share || tenant.spec.sharing.is_some());
+            let usable = tenant.spec.trust >= profile.trust && (!share || tenant.spec.acknowledges_shares());
             let unknown = usable && !weights.contains_key(&profile.resource);
             let message = unknown.then(|| unknown_weight_message(&guarantee.profile))?;
             self.finding("GpuTenant", &tenant.name_any(), &pointer, message)

@@ -1,6 +1,9 @@
 //! Objects of tenants: what the API server would refuse of them, as far as the files determine it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use gputenancy_crds::names::TENANT_LABEL;
 use serde_json::{Value, json};
@@ -10,7 +13,7 @@ use super::{
     grant::{self, Grant},
     kubernetes,
     policy::{Policies, Refusal, Request},
-    sharing,
+    queued_jobs, sharing,
 };
 use crate::{
     input::{Finding, Located, token},
@@ -102,17 +105,23 @@ pub(super) fn check(
         }
         let labels = [(TENANT_LABEL, grant.spec.tenant.as_str()), ("kubernetes.io/metadata.name", namespace)];
         let namespace_labels: BTreeMap<_, _> = labels.map(|(k, v)| (k.to_owned(), v.to_owned())).into();
-        let of =
-            |object| Request { object, within: Some((namespace, &grant)), namespace_labels: namespace_labels.clone() };
+        let (object, pods) = (suspended(kind, object, &grant), without_queues(&grant));
+        let of = |object, grant| {
+            let within = Some((namespace, grant));
+            Request { object, within, namespace_labels: namespace_labels.clone() }
+        };
         if kind != "Pod" {
-            check.policies(other, "", &of(object));
+            check.policies(other, "", &of(&object, &grant));
         }
+        let mistakes = queued_jobs::mistakes(kind, &other.value, pod.as_ref().map(|(_, pod)| pod), &grant);
+        check.add(other, "", mistakes);
         if let Some((prefix, mut pod)) = pod {
             if options.policies.fill_in_pods() {
                 fractions::convert(&mut pod, &grant.spec);
             }
-            check.policies(other, prefix, &of(&pod));
+            check.policies(other, prefix, &of(&pod, &pods));
             check.add(other, prefix, only_shares(world, &grant, &pod));
+            check.add(other, prefix, outside_queue(kind, &grant, &pod));
         }
     }
     if !foreign.is_empty() {
@@ -161,6 +170,48 @@ fn only_shares(world: &World, grant: &Grant, pod: &Value) -> Option<Refusal> {
             })
         })
     })
+}
+
+/// The object as policies see it: Kueue's webhook suspends a new Job before.
+fn suspended<'a>(kind: &str, object: &'a Value, grant: &Grant) -> Cow<'a, Value> {
+    let mut object = Cow::Borrowed(object);
+    if kind == "Job"
+        && !grant.spec.queued.is_empty()
+        && let Some(spec) = object.to_mut().pointer_mut("/spec").and_then(Value::as_object_mut)
+    {
+        spec.insert("suspend".to_owned(), true.into());
+    }
+    object
+}
+
+/// The grant for policies on pods. That about queues depends on the controller that creates a pod: [`outside_queue`] judges its kind instead.
+fn without_queues(grant: &Grant) -> Grant {
+    let mut grant = grant.clone();
+    grant.spec.queued.clear();
+    grant
+}
+
+/// Requests of resources for which jobs wait in a queue, by pods that belong to no Job.
+fn outside_queue(kind: &str, grant: &Grant, pod: &Value) -> Vec<Refusal> {
+    if matches!(kind, "Job" | "CronJob" | "PodTemplate") {
+        return Vec::new();
+    }
+    let requests = ["containers", "initContainers"].into_iter().flat_map(move |list| {
+        let containers = pod.pointer(&format!("/spec/{list}")).and_then(Value::as_array).into_iter().flatten();
+        containers.enumerate().flat_map(move |(index, container)| {
+            let limits = container.pointer("/resources/limits").and_then(Value::as_object).into_iter().flatten();
+            limits.map(move |(resource, _)| (format!("/spec/{list}/{index}/resources/limits"), resource))
+        })
+    });
+    let refusal = |(limits, resource): (String, &String)| Refusal {
+        pointer: format!("{limits}/{}", token(resource)),
+        message: format!(
+            "limits: jobs of tenant {} wait for {resource} in a queue of Kueue, and a pod that asks for it comes from a Job only: write a Job \
+             (batch/v1) with this pod as its template",
+            grant.spec.tenant
+        ),
+    };
+    requests.filter(|(_, resource)| grant.spec.queued.contains(resource)).map(refusal).collect()
 }
 
 struct Check<'a> {

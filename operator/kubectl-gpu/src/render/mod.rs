@@ -6,6 +6,7 @@ mod changes;
 mod fit;
 mod lint;
 mod plan;
+mod queue;
 mod slices;
 mod status;
 mod style;

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, fmt::Write as _};
 
 use super::{
+    queue,
     style::{GREEN, RED, YELLOW, heading, hidden, styled, wrapped},
     table::{table, wide},
 };
@@ -45,14 +46,25 @@ fn gpus(report: &TenantReport, text: &mut String) {
         let _ = writeln!(text, "  none: spec.gpus is empty");
         return;
     }
+    let lends = report.profiles.iter().any(|p| p.borrowed > 0 || p.lent > 0);
     let row = |p: &ProfileBudget| {
         let available = p.available.map_or_else(|| "?".to_owned(), |n| n.to_string());
-        let numbers = [p.budget.to_string(), p.used.to_string(), available, p.waiting.to_string()];
+        let lent = if lends { vec![p.borrowed.to_string(), p.lent.to_string()] } else { Vec::new() };
         let resource = if p.resource_name.is_empty() { "(not in the catalog)" } else { &p.resource_name };
-        [vec![p.profile.clone()], numbers.into(), vec![resource.to_owned()]].concat()
+        let used = vec![p.profile.clone(), p.budget.to_string(), p.used.to_string()];
+        [used, lent, vec![available, p.waiting.to_string(), resource.to_owned()]].concat()
     };
-    let header = ["PROFILE", "BUDGET", "USED", "AVAILABLE", "WAITING", "RESOURCE"];
+    let lent: &[&str] = if lends { &["BORROWED", "LENT"] } else { &[] };
+    let header = [&["PROFILE", "BUDGET", "USED"][..], lent, &["AVAILABLE", "WAITING", "RESOURCE"]].concat();
     text.push_str(&table(&header, report.profiles.iter().map(row)));
+    if let Some(queue) = &report.queue {
+        text.push('\n');
+        let jobs = counted(queue.waiting, "job");
+        wrapped(text, 2, "", &format!("in the queue: {jobs} waiting, {} admitted", queue.admitted));
+    }
+    if let Some(order) = &report.queue_order {
+        text.push_str(&queue::order(order));
+    }
     if let Some(together) = &report.equivalents {
         let used = together.used.as_deref().unwrap_or("?");
         let shares = report.profiles.iter().filter_map(|p| Some(format!("{} {}", p.profile, p.share.as_ref()?)));

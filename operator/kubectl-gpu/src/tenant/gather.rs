@@ -18,12 +18,17 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client, Resource, ResourceExt as _,
-    api::{ListParams, ObjectList},
+    api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, ObjectList},
     core::{NamespaceResourceScope, Request},
 };
 use serde::de::DeserializeOwned;
 
-use super::{NamespaceObjects, Sources};
+use super::{NamespaceObjects, PendingWorkloads, PositionsError, Sources};
+
+/// The queue in each namespace of a team.
+const QUEUE: &str = "default";
+/// Jobs of a namespace whose waits are read.
+const MOST_WORKLOADS: u32 = 500;
 
 /// Why there is no report.
 #[derive(Debug, thiserror::Error)]
@@ -191,7 +196,32 @@ async fn namespace_objects(client: &Client, namespace: &str) -> Result<(Namespac
     let jobs = hidden.items(&of("Jobs"), jobs)?.into_iter().map(|job| (job.uid(), is_short(&job)));
     let controllers = sets.chain(stateful).chain(jobs);
     objects.controllers = controllers.map(|(uid, short)| (uid.unwrap_or_default(), short)).collect();
+    if objects.grant.as_ref().is_some_and(|grant| !grant.spec.queued.is_empty()) {
+        let (pending, workloads) = tokio::join!(pending(client, namespace), workloads(client, namespace));
+        objects.pending = Some(pending);
+        objects.workloads = hidden.items(&of("Kueue's Workloads (recent waits)"), workloads)?;
+    }
     Ok((objects, hidden))
+}
+
+/// The order of the jobs that wait, by Kueue's visibility API. Without it the rest of the report is still shown.
+async fn pending(client: &Client, namespace: &str) -> Result<PendingWorkloads, PositionsError> {
+    let queues = format!("/apis/visibility.kueue.x-k8s.io/v1beta2/namespaces/{namespace}/localqueues");
+    let request = Request::new(queues).get_subresource("pendingworkloads", QUEUE);
+    let request = request.map_err(|error| PositionsError::Other(error.to_string()))?;
+    client.request(request).await.map_err(|error| match &error {
+        kube::Error::Api(status) if status.is_forbidden() => PositionsError::Forbidden(namespace.to_owned()),
+        kube::Error::Api(status) if status.is_not_found() => PositionsError::NotServed(namespace.to_owned()),
+        kube::Error::Api(status) if status.code == 503 => PositionsError::NoBackend,
+        _ => PositionsError::Other(sentence(&error)),
+    })
+}
+
+/// Kueue's objects of the jobs of a namespace, at most [`MOST_WORKLOADS`].
+async fn workloads(client: &Client, namespace: &str) -> kube::Result<ObjectList<DynamicObject>> {
+    let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("kueue.x-k8s.io", "v1beta2", "Workload"));
+    let api = Api::<DynamicObject>::namespaced_with(client.clone(), namespace, &kind);
+    api.list(&ListParams::default().limit(MOST_WORKLOADS)).await
 }
 
 /// Events by the core API, which the role `view` of Kubernetes lets a team read.

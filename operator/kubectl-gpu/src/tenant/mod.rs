@@ -1,6 +1,7 @@
 //! Status of one tenant: budget, quota by namespace, waiting workloads. [`report`] is pure, from objects to a report; [`gather`] reads.
 
 mod gather;
+mod queue;
 mod report;
 mod waiting;
 
@@ -9,6 +10,7 @@ use gputenancy_crds::{
     projection::{SlimEvent, SlimQuota},
 };
 use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
+use kube::core::DynamicObject;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -16,6 +18,7 @@ use std::collections::BTreeMap;
 use crate::inside::Inside;
 
 pub use gather::{GatherError, gather};
+pub use queue::{PendingWorkload, PendingWorkloads, PositionsError};
 pub use report::report;
 pub(crate) use waiting::QUOTA_EXCEEDED;
 
@@ -51,6 +54,10 @@ pub struct NamespaceObjects {
     pub events: Vec<SlimEvent>,
     /// Readable controllers by uid, and whether they have fewer pods than desired.
     pub controllers: BTreeMap<String, bool>,
+    /// Jobs that wait in its queue, or why they cannot be read; `None`: it has no queue.
+    pub pending: Option<Result<PendingWorkloads, PositionsError>>,
+    /// Kueue's objects of its jobs.
+    pub workloads: Vec<DynamicObject>,
 }
 
 /// Status of a tenant.
@@ -74,6 +81,12 @@ pub struct TenantReport {
     /// All profiles together against the tenant's cap; absent without one, and where the tenant is not visible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub equivalents: Option<EquivalentBudget>,
+    /// Jobs in the tenant's queue; absent without any, and where the tenant is not visible.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<QueuedJobs>,
+    /// The order of the jobs that wait; absent: none waits, or the namespaces have no queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_order: Option<QueueOrder>,
     /// Other limits, by key of a `ResourceQuota`.
     pub resources: Vec<ResourceBudget>,
     /// Pods with devices of a virtual cluster, by namespace and name on the host; empty without one, and where the tenant is not visible.
@@ -107,6 +120,12 @@ pub struct ProfileBudget {
     pub available: Option<i32>,
     /// Pods and controllers that wait for a device.
     pub waiting: i32,
+    /// Devices above the guarantee that the team's jobs use; absent: none, or the tenant is not visible.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub borrowed: i32,
+    /// Devices of the guarantee that jobs of other teams use; absent: none, or the tenant is not visible.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub lent: i32,
     /// What one device counts against the tenant's cap, as a share of a whole GPU such as `1/8`; absent without a cap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<String>,
@@ -126,6 +145,61 @@ pub struct EquivalentBudget {
     /// In use, such as `2.125`; absent before the first reconciliation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub used: Option<String>,
+}
+
+/// Jobs in the tenant's queue, over all its namespaces.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct QueuedJobs {
+    /// Jobs that wait to be admitted.
+    pub waiting: i32,
+    /// Jobs that are admitted and have not ended.
+    pub admitted: i32,
+}
+
+/// The order in which jobs of the tenant are admitted.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct QueueOrder {
+    /// The jobs that wait, in the namespaces that are visible, the next one first.
+    pub jobs: Vec<QueuedJob>,
+    /// Why positions are not visible, in words; absent: they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_visible: Option<String>,
+    /// How long jobs have waited of late; absent: no job that waited was admitted in the last day, or they are not visible.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recent: Option<RecentWaits>,
+}
+
+/// A job that waits.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct QueuedJob {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub job: String,
+    /// Its place among the jobs of the tenant, from 1.
+    pub position: u32,
+    /// Seconds since its creation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<u64>,
+}
+
+/// The waits of jobs that were admitted in the last day, without those that were admitted within ten seconds.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct RecentWaits {
+    /// Their median.
+    pub median_seconds: i64,
+    /// Number of jobs.
+    pub jobs: usize,
+}
+
+/// Is it the default, which is not written?
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(n: &i32) -> bool {
+    *n == 0
 }
 
 /// What users of a profile may rely on.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use gputenancy_crds::{
-    Device, GpuProfile, GrantedProfile, TimeSlice,
+    Device, GpuProfile, GrantedProfile, QueueUse, TimeSlice,
     projection::{self, SlimQuota},
     quantity::Amount,
     quota::resource_key,
@@ -16,8 +16,9 @@ use k8s_openapi::{
 use kube::ResourceExt as _;
 
 use super::{
-    Contract, EquivalentBudget, NamespaceObjects, Problem, ProfileBudget, ResourceBudget, Share, Sources, TenantReport,
-    VirtualPod, Waiting,
+    Contract, EquivalentBudget, NamespaceObjects, Problem, ProfileBudget, QueuedJobs, ResourceBudget, Share, Sources,
+    TenantReport, VirtualPod, Waiting,
+    queue::order,
     waiting::{requested, unnamed, waiting},
 };
 use crate::inside::Inside;
@@ -45,6 +46,8 @@ pub fn report(sources: &Sources) -> TenantReport {
         ready: sources.tenant.is_some().then(|| ready(&status.conditions)),
         profiles: resources.iter().map(|(name, resource)| profile(sources, name, resource, &waiting)).collect(),
         equivalents: equivalents(sources),
+        queue: status.queue.as_ref().and_then(queue),
+        queue_order: order(sources),
         resources: other_resources(sources),
         pods: virtual_pods(sources, &resources),
         waiting,
@@ -112,6 +115,8 @@ fn profile(sources: &Sources, name: &str, resource: &str, waiting: &[Waiting]) -
         used: reported.map_or_else(|| counted.quantity().0.parse().unwrap_or(i32::MAX), |t| t.used),
         available: reported.map(|t| t.available),
         waiting: reported.map_or_else(|| i32::try_from(waits).unwrap_or(i32::MAX), |t| t.waiting),
+        borrowed: reported.map_or(0, |t| t.borrowed),
+        lent: reported.map_or(0, |t| t.lent),
         share: reported.and_then(|t| t.share.clone()),
         namespaces: shares(sources, &key),
         contract: contract(profile_of(sources, name), granted),
@@ -123,6 +128,12 @@ fn equivalents(sources: &Sources) -> Option<EquivalentBudget> {
     let reported = tenant.status.as_ref().and_then(|s| s.equivalents.as_ref());
     let budget = tenant.spec.gpu_equivalents.clone()?;
     Some(EquivalentBudget { budget, used: reported.map(|t| t.used.clone()) })
+}
+
+/// The jobs of a queue; `None`: it has none.
+fn queue(reported: &QueueUse) -> Option<QueuedJobs> {
+    let QueueUse { waiting, admitted } = *reported;
+    (waiting > 0 || admitted > 0).then_some(QueuedJobs { waiting, admitted })
 }
 
 fn uses<'a>(sources: &'a Sources, key: &'a str) -> impl Iterator<Item = Amount> + 'a {

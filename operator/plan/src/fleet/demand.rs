@@ -30,7 +30,7 @@ pub(crate) type TenantId = usize;
 /// A tenant that holds a device, if any does, and the profile of the device.
 pub(crate) type Holding = (Option<TenantId>, ProfileId);
 
-/// A holder of more devices of a profile than its guarantee. All holders without a guarantee count as one.
+/// A holder of more devices of a profile than its guarantee and what it may borrow. All holders without either count as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Excess {
     pub profile: ProfileId,
@@ -44,6 +44,8 @@ struct Guarantees<'a> {
     rank: usize,
     /// Devices by profile, where there are any.
     devices: BTreeMap<ProfileId, i64>,
+    /// Devices above these that it may borrow, by profile, where there are any.
+    borrows: BTreeMap<ProfileId, i64>,
 }
 
 #[derive(Debug)]
@@ -88,7 +90,8 @@ impl<'a> DemandLedger<'a> {
                 }
                 devices.retain(|_, n| *n > 0);
             }
-            ledger.tenants.push(Guarantees { tenant: name, rank, devices });
+            let borrows = tenant.borrows.iter().filter_map(|(profile, n)| Some((profiles.find(profile)?, (*n).into())));
+            ledger.tenants.push(Guarantees { tenant: name, rank, devices, borrows: borrows.collect() });
         }
         ledger
     }
@@ -142,7 +145,7 @@ impl<'a> DemandLedger<'a> {
         }
         let mut unguaranteed = vec![0; self.wanted.len()];
         for ((owner, profile), held) in &self.held {
-            if self.guarantee(*owner, *profile) == 0 {
+            if self.allowance(*owner, *profile) == 0 {
                 add(&mut unguaranteed, *profile, *held);
             }
         }
@@ -153,8 +156,13 @@ impl<'a> DemandLedger<'a> {
                 for (sums, n) in [(&mut self.wanted, *guaranteed), (&mut self.served, held.min(*guaranteed))] {
                     add(sums.get_mut(*profile).map_or(&mut [], |sums| sums), tenant.rank, n);
                 }
-                if held > *guaranteed {
-                    over.push((*profile, Some(id), *guaranteed, held));
+            }
+            for profile in
+                tenant.devices.keys().chain(tenant.borrows.keys().filter(|p| !tenant.devices.contains_key(p)))
+            {
+                let (held, allowance) = (self.held(Some(id), *profile), self.allowance(Some(id), *profile));
+                if held > allowance {
+                    over.push((*profile, Some(id), allowance, held));
                 }
             }
         }
@@ -169,12 +177,15 @@ impl<'a> DemandLedger<'a> {
 
     /// The holder of more than its guarantee, as an index into `excess`, that a device belongs to.
     pub fn excess_of(&self, (owner, profile): Holding) -> Option<usize> {
-        let owner = owner.filter(|_| self.guarantee(owner, profile) > 0);
+        let owner = owner.filter(|_| self.allowance(owner, profile) > 0);
         self.excess_of.get(&(owner, profile)).copied()
     }
 
-    fn guarantee(&self, owner: Option<TenantId>, profile: ProfileId) -> i64 {
-        owner.and_then(|id| self.tenants.get(id)?.devices.get(&profile)).copied().unwrap_or(0)
+    /// Devices that a tenant may hold: its guarantee, and what it may borrow.
+    fn allowance(&self, owner: Option<TenantId>, profile: ProfileId) -> i64 {
+        let Some(tenant) = owner.and_then(|id| self.tenants.get(id)) else { return 0 };
+        let of = |devices: &BTreeMap<ProfileId, i64>| devices.get(&profile).copied().unwrap_or(0);
+        of(&tenant.devices) + of(&tenant.borrows)
     }
 
     fn held(&self, owner: Option<TenantId>, profile: ProfileId) -> i64 {

@@ -16,7 +16,9 @@ use std::{
     sync::Arc,
 };
 
-use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, Guarantee, TenantNamespace, Trust, quantity::Amount};
+use gputenancy_crds::{
+    GpuNode, GpuPool, GpuProfile, Guarantee, QueueingSystem, TenantNamespace, Trust, quantity::Amount,
+};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use self::nodes::NodeReader;
@@ -127,7 +129,8 @@ impl Reader {
         let (profiles, refused) = profiles::read(cluster, interner, &mut problems);
         let name = |p: &GpuPool| p.metadata.name.clone().unwrap_or_default().into();
         let pools = cluster.pools.iter().map(|p| (name(p), pools::read(p, &mut problems))).collect();
-        let tenants = cluster.tenants.iter().map(|t| read_tenant(t, interner, &mut problems)).collect();
+        let queued = queued(&cluster.pools);
+        let tenants = cluster.tenants.iter().map(|t| read_tenant(t, &queued, interner, &mut problems)).collect();
         let mut differs = nodes.read((cluster, members), &mut snapshot.nodes, interner, &mut problems);
         let several = members.iter().filter(|(_, pools)| pools.len() > 1);
         let overlaps = several.map(|(node, pools)| (node.clone(), pools.clone())).collect();
@@ -154,7 +157,21 @@ fn update<T: PartialEq>(old: &mut T, new: T) -> bool {
     differs
 }
 
-fn read_tenant(tenant: &TenantFacts<'_>, interner: &mut Interner, problems: &mut Vec<Problem>) -> (TenantName, Tenant) {
+/// Profiles of which every pool that offers them has queues, so that what is borrowed is reclaimed.
+fn queued<'a>(pools: &[&'a GpuPool]) -> BTreeSet<&'a str> {
+    let offered = |queued: bool| {
+        let pools = pools.iter().filter(move |p| (p.spec.queueing.system != QueueingSystem::None) == queued);
+        pools.flat_map(|p| p.spec.profiles.iter().map(String::as_str)).collect::<BTreeSet<_>>()
+    };
+    &offered(true) - &offered(false)
+}
+
+fn read_tenant(
+    tenant: &TenantFacts<'_>,
+    queued: &BTreeSet<&str>,
+    interner: &mut Interner,
+    problems: &mut Vec<Problem>,
+) -> (TenantName, Tenant) {
     let own = tenant.namespaces.iter().filter(|n| !tenant.refused.contains_key(n.name.as_str()));
     let namespaces: BTreeSet<Arc<str>> = own.map(|n| interner.text(&n.name)).collect();
     let served = !namespaces.is_empty() || tenant.refused.is_empty();
@@ -169,12 +186,16 @@ fn read_tenant(tenant: &TenantFacts<'_>, interner: &mut Interner, problems: &mut
         *guarantees.entry(interner.text(&guarantee.profile)).or_default() +=
             u32::try_from(guarantee.count).unwrap_or(0);
     }
+    let borrowing = tenant.gpus.iter().filter(|g| served && g.borrow > 0 && queued.contains(g.profile.as_str()));
+    let borrows = borrowing.map(|g| (interner.text(&g.profile), u32::try_from(g.borrow).unwrap_or(0)));
+    let borrows = borrows.collect();
     let read = Tenant {
         namespaces: namespaces.into_iter().collect(),
         trust: tenant.trust,
         acknowledged: tenant.acknowledged,
         priority: tenant.priority.clamp(-5, 5),
         guarantees,
+        borrows,
         cap: tenant.equivalents.and_then(cap),
     };
     (tenant.name.into(), read)

@@ -1,8 +1,6 @@
 //! Pools that demand a minimum of the limits of shares: a node that cannot give it offers none.
 
-use gputenancy_crds::{
-    Device, Isolation, MemoryScrub, NodeEnforcement, SharingAcknowledgement, Trust, UnscrubbedMemory,
-};
+use gputenancy_crds::{Device, Isolation, MemoryScrub, NodeEnforcement, TenantSharing, Trust, UnscrubbedMemory};
 use gputenancy_plan::{Plan, explain};
 use serde_json::{Value, json};
 
@@ -35,7 +33,7 @@ fn guarantee(fleet: Fleet, guaranteed: &[(&str, i32)]) -> Fleet {
     let mut fleet = fleet.tenant("t", guaranteed);
     let spec = &mut fleet.tenants[0].spec;
     spec.trust = Trust::Internal;
-    spec.sharing = Some(SharingAcknowledgement { acknowledged_by: "lead@example.com".into(), acknowledged_at: None });
+    spec.sharing = Some(TenantSharing { acknowledged_by: Some("lead@example.com".into()), ..TenantSharing::default() });
     fleet
 }
 

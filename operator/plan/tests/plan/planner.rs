@@ -1,6 +1,8 @@
 //! Plans in common situations.
 
-use gputenancy_crds::{Advertiser, ChangePhase, Device, Health, Holder, InstanceSpec, Layout, Mig, MigMode, Strategy};
+use gputenancy_crds::{
+    Advertiser, ChangePhase, Device, Health, Holder, InstanceSpec, Layout, Mig, MigMode, QueueingSystem, Strategy,
+};
 use gputenancy_plan::{Plan, Problem, explain};
 use serde_json::json;
 
@@ -514,4 +516,25 @@ fn pool_with_nvidias_plugin_reports_profiles_under_another_resource() {
     fleet.profiles[1].spec.resource_name = None;
     fleet.profiles[3].spec.resource_name = Some("nvidia.com/mig-3g.40gb".into());
     assert_eq!(fleet.plan().problems, []);
+}
+
+#[test]
+fn borrowed_devices_are_supply_for_their_owner_in_a_pool_with_queues_only() {
+    let fleet = catalog().pool("p", &["gpu"]).node("n", "p", &[a100(), a100()]);
+    let mut fleet = fleet.tenant("team-a", &[("gpu", 1)]).tenant("team-b", &[("gpu", 1)]).settle();
+    fleet.tenants[0].spec.gpus[0].borrow = 1;
+    assert!(fleet.start("team-a", "one", "nvidia.com/gpu") && fleet.start("team-a", "two", "nvidia.com/gpu"));
+    let without = problems(&fleet.plan());
+    assert!(
+        without.iter().any(|p| p.contains("tenant team-b is guaranteed 1 of profile gpu and gets 0")),
+        "{without:?}"
+    );
+    fleet.pools[0].spec.queueing.system = QueueingSystem::Kueue;
+    assert_eq!(problems(&fleet.plan()), [""; 0]);
+    // a tenant without a guarantee borrows as well
+    fleet.tenants[0].spec.gpus[0].count = 0;
+    fleet.tenants[0].spec.gpus[0].borrow = 2;
+    assert_eq!(problems(&fleet.plan()), [""; 0]);
+    fleet.tenants[0].spec.gpus[0].borrow = 1;
+    assert_eq!(problems(&fleet.plan()).len(), 1);
 }

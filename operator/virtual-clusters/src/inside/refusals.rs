@@ -261,6 +261,8 @@ mod tests {
             used: 2,
             available: 2,
             waiting: 1,
+            borrowed: 0,
+            lent: 0,
             share: None,
             isolation: None,
             price: None,

@@ -468,6 +468,37 @@ fn tenants() -> Vec<Case> {
     ]
 }
 
+fn borrowers() -> Vec<Case> {
+    let tenant = json!({"namespaces": [{"name": "team-a"}]});
+    let case = move |name, more, refusal| ("gputenants", name, merged(tenant.clone(), more), refusal);
+    vec![
+        case("sharing-empty", json!({"sharing": {}}), Some("spec.sharing: write acknowledgedBy for shares of a GPU")),
+        case("sharing-group", json!({"sharing": {"group": "research", "weight": 3}}), None),
+        case(
+            "sharing-group-capitals",
+            json!({"sharing": {"group": "Research"}}),
+            Some("spec.sharing.group: write lowercase"),
+        ),
+        case("sharing-no-weight", json!({"sharing": {"weight": 0}}), Some("spec.sharing.weight")),
+        case("lends", json!({"gpus": [{"profile": "p", "count": 2, "borrow": 4, "lend": 2}]}), None),
+        case(
+            "borrows-with-a-cap",
+            json!({"gpus": [{"profile": "p", "count": 2, "borrow": 1}], "gpuEquivalents": "2"}),
+            Some("spec.gpus[].borrow: a cap over all profiles does not count what is borrowed"),
+        ),
+        case(
+            "lends-more",
+            json!({"gpus": [{"profile": "p", "count": 2, "lend": 3}]}),
+            Some("spec.gpus[].lend: a team can lend what it is guaranteed"),
+        ),
+        case(
+            "borrows-less-than-nothing",
+            json!({"gpus": [{"profile": "p", "count": 2, "borrow": -1}]}),
+            Some("spec.gpus[0].borrow"),
+        ),
+    ]
+}
+
 fn nodes() -> Vec<Case> {
     let case = |name, gpu: Value, refusal| {
         let gpu = merged(json!({"uuid": "GPU-11111111-2222-3333-4444-555555555555"}), gpu);
@@ -497,7 +528,7 @@ async fn crds_accept_valid_and_reject_invalid_objects() {
     let world = World::enter_api().await.unwrap();
     let kinds =
         [("gpuprofiles", "GpuProfile"), ("gpupools", "GpuPool"), ("gputenants", "GpuTenant"), ("gpunodes", "GpuNode")];
-    let cases: Vec<Case> = [profiles(), pools(), strategies(), tenants(), nodes()].concat();
+    let cases: Vec<Case> = [profiles(), pools(), strategies(), tenants(), borrowers(), nodes()].concat();
     assert!(cases.len() >= 40, "{} cases", cases.len());
     let mut wrong = vec![];
     for (plural, name, spec, expected) in &cases {
@@ -587,6 +618,8 @@ async fn crds_accept_readme_and_sample_manifests() {
         "budget/mixed.yaml",
         "pull-secrets.yaml",
         "registries-and-hosts.yaml",
+        "queues/pool.yaml",
+        "queues/tenants.yaml",
     ]
     .map(|name| root.join("samples").join(name));
     let examples = crate::offline::chart::examples(&[]);

@@ -58,6 +58,8 @@ const ALL: [&str; 9] = [
 
 /// Secrets that tenants may pull images with.
 const PULLS: &str = "tenants.imagePullSecrets={registry,mirror.example}";
+/// Queues of Kueue.
+const QUEUES: &str = "queueing.kueue.enabled=true";
 
 #[test]
 fn images_of_other_registries_are_refused_or_a_warning() {
@@ -98,7 +100,7 @@ fn chart_without_image_pull_secrets_renders_no_secret_rights() {
 #[test]
 fn chart_passes_helm_lint() {
     let chart = chart().display().to_string();
-    for sets in [&[][..], &ALL[..], &[PULLS][..], &["usageEndpoint.enabled=true"]] {
+    for sets in [&[][..], &ALL[..], &[PULLS][..], &[QUEUES], &["usageEndpoint.enabled=true"]] {
         let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
         let (fine, text) = helm(&[&["lint", "--strict", &chart][..], &sets].concat());
         assert!(fine, "{text}");
@@ -149,6 +151,9 @@ fn chart_templates_match_snapshots() {
     );
     for file in ["pull-secrets", "tenant-pull-secrets"] {
         insta::assert_snapshot!(file, rendered(&format!("{file}.yaml"), &[PULLS]));
+    }
+    for file in ["tenant-queues", "operator-queues"] {
+        insta::assert_snapshot!(file, rendered(&format!("{file}.yaml"), &[QUEUES]));
     }
     for file in ["agent", "simulator", "metrics"] {
         insta::assert_snapshot!(format!("{file}-with-everything"), rendered(&format!("{file}.yaml"), &ALL));
@@ -383,6 +388,7 @@ fn tenancy_doc_lists_every_policy_message() {
     let policies = policies + &rendered("tenant-grace-periods.yaml", &[]) + &rendered("unmanaged-namespaces.yaml", &[]);
     assert!(!rendered("tenant-pods.yaml", &[]).contains("imagePullPolicy"), "required by default");
     let policies = policies + &rendered("tenant-pull-secrets.yaml", &[PULLS]);
+    let policies = policies + &rendered("tenant-queues.yaml", &[QUEUES]);
     // the text between a validation's message and its reason, in one line
     let messages = policies.split("      message").skip(1).filter_map(|rest| rest.split("      reason:").next());
     let messages: Vec<String> = messages.map(|text| text.split_whitespace().collect::<Vec<_>>().join(" ")).collect();

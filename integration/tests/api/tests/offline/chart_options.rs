@@ -131,6 +131,7 @@ fn extra_variables_follow_those_of_the_chart_and_replace_none() {
         "devicePlugin.namespace=b",
         "usageEndpoint.enabled=true",
         "usageEndpoint.tlsSecretName=a",
+        "queueing.kueue.enabled=true",
         "agent.dcgmExporter=$(HOST_IP):9400",
         "simulator.nodeBoards.a=t4-16gb",
     ];
@@ -319,7 +320,12 @@ fn wrong_node_groups_are_refused() {
 
 #[test]
 fn test_pod_checks_the_rights_of_the_operator_as_the_operator() {
-    let everything = ["tenants.imagePullSecrets={a}", "migManager.namespace=a", "devicePlugin.namespace=b"];
+    let everything = [
+        "tenants.imagePullSecrets={a}",
+        "migManager.namespace=a",
+        "devicePlugin.namespace=b",
+        "queueing.kueue.enabled=true",
+    ];
     for sets in [&[][..], &everything] {
         let all = release(sets);
         let pod = named(&all, "Pod", "gputenancy-operator-rights");
@@ -336,7 +342,7 @@ fn test_pod_checks_the_rights_of_the_operator_as_the_operator() {
         let read = locations.split("env = \"").skip(1).filter_map(|rest| rest.split('"').next());
         let read: BTreeSet<&str> = read.collect();
         let has = |name: &&str| test["env"].as_array().unwrap().iter().any(|variable| variable["name"] == **name);
-        let absent = ["MIG_CONFIG_NAMESPACE", "DEVICE_PLUGIN_CONFIG_NAMESPACE", "PULL_SECRETS"];
+        let absent = ["MIG_CONFIG_NAMESPACE", "DEVICE_PLUGIN_CONFIG_NAMESPACE", "KUEUE", "PULL_SECRETS"];
         let missing: Vec<&&str> = read.iter().filter(|name| !has(name)).collect();
         assert!(read.len() >= 7 && missing.iter().all(|name| sets.is_empty() && absent.contains(name)), "{missing:?}");
     }

@@ -4,6 +4,7 @@ pub(crate) mod chart;
 mod chart_names;
 mod chart_options;
 mod monitoring;
+mod queues;
 mod rights_page;
 mod usage_endpoint;
 mod values_page;

@@ -11,18 +11,20 @@ use serde_json::Value;
 use crate::offline::{assert_current, chart::rendered};
 
 /// Values that a rule may need, each with the value that takes the rule away.
-const FEATURES: [(&str, &str); 5] = [
+const FEATURES: [(&str, &str); 6] = [
     ("tenants.imagePullSecrets", "tenants.imagePullSecrets=null"),
     ("budget.wakeControllers", "budget.wakeControllers=false"),
     ("tenants.ownersReadTenant", "tenants.ownersReadTenant=false"),
     ("usageEndpoint.enabled", "usageEndpoint.enabled=false"),
     ("virtualClusters.enabled", "virtualClusters.enabled=false"),
+    ("queueing.kueue.enabled", "queueing.kueue.enabled=false"),
 ];
 /// Values with which the chart renders every rule, and namespaces that the page names by their value.
-const EVERYTHING: [&str; 5] = [
+const EVERYTHING: [&str; 6] = [
     "tenants.imagePullSecrets={of-the-list}",
     "usageEndpoint.enabled=true",
     "virtualClusters.enabled=true",
+    "queueing.kueue.enabled=true",
     "migManager.namespace=of-mig-manager",
     "devicePlugin.namespace=of-device-plugin",
 ];

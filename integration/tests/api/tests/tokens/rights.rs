@@ -89,6 +89,7 @@ fn defaults() -> Locations {
         owners_read_tenant: true,
         usage_endpoint: false,
         virtual_clusters: false,
+        kueue: false,
         agent_selector: String::new(),
     }
 }
@@ -381,6 +382,7 @@ mod offline {
             (&["tenants.ownersReadTenant=false"], unread()),
             (&["usageEndpoint.enabled=true"], Locations { usage_endpoint: true, ..defaults() }),
             (&["virtualClusters.enabled=true"], Locations { virtual_clusters: true, ..defaults() }),
+            (&["queueing.kueue.enabled=true"], Locations { kueue: true, ..defaults() }),
             (&["policies.enabled=false"], unread()),
         ] {
             let wrong = differences(&installed(sets), &listed(&locations));
@@ -406,7 +408,7 @@ mod offline {
 
     #[test]
     fn roles_contain_no_wildcard() {
-        let roles = roles(&rendered("", &[PULLS.0, "usageEndpoint.enabled=true"]));
+        let roles = roles(&rendered("", &[PULLS.0, "usageEndpoint.enabled=true", "queueing.kueue.enabled=true"]));
         assert!(roles.len() > 5, "too few roles: {}", roles.len());
         for role in roles {
             for one in role.rules.iter().flat_map(granted) {

@@ -199,6 +199,10 @@ fn operator(canary: Value) -> Vec<Entry> {
             begins: "with `usageEndpoint.enabled`: review tokens",
             shown: Shown::Elsewhere("offline/usage_endpoint.rs", "usage_endpoint_is_rendered_only_when_enabled"),
         },
+        Entry {
+            begins: "with `queueing.kueue.enabled`: write",
+            shown: Shown::Elsewhere("tenants/queues.rs", "operator_writes_only_its_own_objects_of_kueue"),
+        },
     ]
 }
 

@@ -37,6 +37,7 @@ use kube::api::ObjectMeta;
 
 use crate::{
     apply::{Part, Writer},
+    cache::KueueCaches,
     metrics::Metrics,
 };
 use gputenancy_crds::{ids::NodeName, reasons::Reason};
@@ -143,6 +144,8 @@ pub struct FleetWriter {
     pub metrics: Arc<Metrics>,
     /// Namespaces of what it writes.
     pub namespaces: Namespaces,
+    /// Jobs that Kueue has admitted; `None`: the chart has Kueue off.
+    pub kueue: Option<KueueCaches>,
 }
 
 /// Namespaces of objects that decisions write.

@@ -12,6 +12,8 @@ use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
 use kube::{Api, Resource as _};
 use serde_json::{Value, json};
 
+use crate::queues::requeue::requeue;
+
 use super::{
     Outcome, WriteError, Written, failed, pdb,
     state::{NodeContext, NodeState, RefusedEviction},
@@ -101,6 +103,14 @@ pub async fn evict(node: NodeContext<'_>, state: &mut NodeState, eviction: Evict
     }
     if node.is_outdated() {
         return Ok(Written::Again);
+    }
+    if let Some(workload) = node.workload_of(&pod, &uid) {
+        let requeued = requeue(&node.writer.writer, &workload, &reason).await;
+        if requeued.map_err(failed(format!("having Kueue queue the job of pod {pod} again")))? {
+            let message = format!("{reason}; Kueue suspends the job and queues it again");
+            report(node, &pod, EventType::Normal, reasons::REQUEUED, message).await;
+        }
+        return Ok(Written::Done);
     }
     let evicted = node.writer.writer.evict(&pod.namespace, &pod.name, &uid).await;
     let answer = match evicted.map_err(failed(format!("evicting pod {pod}")))? {

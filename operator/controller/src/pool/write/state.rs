@@ -14,10 +14,11 @@ use gputenancy_crds::{
 };
 use gputenancy_decisions::{change::Refusal, fleet::Fleet, pool::decide::labels::Labels};
 use k8s_openapi::jiff::Timestamp;
-use kube::Resource as _;
+use kube::{Resource as _, api::DynamicObject};
 use tokio::time::Instant;
 
 use super::{FleetWriter, repair::LastWrite};
+use crate::queues::requeue::workload_of;
 
 /// An eviction that the API server refused.
 #[derive(Clone, Debug)]
@@ -98,6 +99,13 @@ pub(super) struct NodeContext<'a> {
 const LIFETIME: Duration = Duration::from_secs(3);
 
 impl NodeContext<'_> {
+    /// The job of this pod, if Kueue has admitted it.
+    pub fn workload_of(&self, name: &PodName, uid: &str) -> Option<Arc<DynamicObject>> {
+        let kueue = self.writer.kueue.as_ref()?;
+        let pod = self.fleet.pods.get(name).filter(|pod| pod.metadata.uid.as_deref() == Some(uid))?;
+        workload_of(pod, kueue)
+    }
+
     /// Plan and maintenance window may have changed since this was decided.
     pub fn is_outdated(&self) -> bool {
         self.decided.elapsed() > LIFETIME

@@ -36,7 +36,7 @@ impl Observed {
         for guarantee in &self.tenant.spec.gpus {
             if let Ok(resource) = self.granted(&guarantee.profile) {
                 let sum = devices.entry(quota_key(&resource)).or_default();
-                *sum = sum.saturating_add(guarantee.count);
+                *sum = sum.saturating_add(guarantee.count).saturating_add(self.borrowed(guarantee, &resource));
             }
         }
         budget.extend(devices.into_iter().map(|(key, n)| (key, Amount::of_milli(i128::from(n) * 1000).quantity())));

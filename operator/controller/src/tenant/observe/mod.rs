@@ -14,21 +14,21 @@ use std::{
 use gputenancy_cluster::desired::{OwnedObject, version};
 pub use gputenancy_crds::quota::resource_key as quota_key;
 use gputenancy_crds::{
-    GpuGrantSpec, GpuTenant, GrantedProfile, VIRTUAL_CLUSTER_FINALIZER,
+    GpuGrantSpec, GpuTenant, GrantedProfile, Guarantee, QueueingSystem, VIRTUAL_CLUSTER_FINALIZER,
     projection::{SlimNamespace, SlimQuota},
-    reasons::{self, Reason},
 };
 use gputenancy_decisions::{
+    entitlement::{Refusal, granted},
     fleet_view::FleetView,
-    quota::{Amounts, unknown_weight_message},
+    quota::Amounts,
 };
-use gputenancy_plan::Problem;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
 use self::{foreign_access::Access, managed::Managed, refused_controllers::RefusedControllers, versions::Written};
 use super::render::{self, namespace_defaults::Standard};
 use crate::cache::{ApiEndpoint, AwaitedWindow, SlimAccount, SlimSecret, pull::Source};
+use crate::queues::QueueView;
 
 /// A tenant, its objects as the caches have them, and the state of the controller.
 #[derive(Clone)]
@@ -67,8 +67,12 @@ pub struct Observed {
     pub refused: RefusedControllers,
     /// The windows that changes of pools with its profiles wait for, by pool.
     pub windows: BTreeMap<String, AwaitedWindow>,
+    /// The grants that the caches have refuse pods that no queue has admitted, as far as the tenant has queues.
+    pub policy_in_force: bool,
     /// The fleet.
     pub view: Arc<FleetView>,
+    /// The queues of all tenants.
+    pub queues: Arc<QueueView>,
     /// The time, for deadlines and transition times.
     pub now: Timestamp,
 }
@@ -82,15 +86,6 @@ pub struct PullSecrets {
     pub secrets: BTreeMap<(String, String), Arc<SlimSecret>>,
     /// The `ServiceAccount` of pods that name none, by namespace.
     pub accounts: BTreeMap<String, Arc<SlimAccount>>,
-}
-
-/// A guarantee that cannot be granted at all.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    /// Reason of a condition.
-    pub reason: Reason,
-    /// State and remedy.
-    pub message: String,
 }
 
 impl Observed {
@@ -124,30 +119,17 @@ impl Observed {
 
     /// The resource of a profile that is granted to the tenant.
     pub fn granted(&self, profile: &str) -> Result<String, Refusal> {
-        let me = self.name();
-        let Some(found) = self.view.profiles.get(profile) else {
-            let message = format!("profile {profile} does not exist: create GpuProfile {profile} or correct spec.gpus");
-            return Err(Refusal { reason: reasons::PROFILE_NOT_FOUND, message });
-        };
-        if let Some((reason, message)) = &found.refused {
-            return Err(Refusal { reason: *reason, message: message.clone() });
-        }
-        let trust = self.tenant.spec.trust;
-        if trust < found.trust {
-            let message = format!(
-                "tenant {me} (trust {trust:?}) may not use profile {profile} (trust {:?} or higher): raise spec.trust or choose a profile isolated by hardware",
-                found.trust
-            );
-            return Err(Refusal { reason: reasons::TRUST_TOO_LOW, message });
-        }
-        if let Some(mode) = found.sharing.filter(|_| self.tenant.spec.sharing.is_none()) {
-            let problem = Problem::SharingNotAcknowledged { tenant: me.into(), profile: profile.into(), mode };
-            return Err(Refusal { reason: problem.reason(), message: problem.to_string() });
-        }
-        if self.tenant.spec.gpu_equivalents.is_some() && !self.view.weights.contains_key(&found.resource) {
-            return Err(Refusal { reason: reasons::WEIGHT_UNKNOWN, message: unknown_weight_message(profile) });
-        }
-        Ok(found.resource.clone())
+        granted(&self.tenant, &self.view, profile)
+    }
+
+    /// Do jobs for this resource wait in a queue that admits them?
+    fn queues_for(&self, resource: &str) -> bool {
+        self.view.queueing_of(resource) == Some(QueueingSystem::Kueue) && self.queues.admits(&self.name())
+    }
+
+    /// What quotas admit above a guarantee: what the tenant may borrow, once pods that no queue has admitted are refused.
+    pub fn borrowed(&self, guarantee: &Guarantee, resource: &str) -> i32 {
+        if self.policy_in_force && self.queues_for(resource) { guarantee.borrow } else { 0 }
     }
 
     /// The resources that pods of a namespace may request: none in a namespace that is no longer listed.
@@ -158,15 +140,22 @@ impl Observed {
             return grant;
         }
         let mut pools = BTreeSet::new();
-        for guarantee in spec.gpus.iter().filter(|g| g.count > 0) {
+        for guarantee in &spec.gpus {
             let Ok(resource) = self.granted(&guarantee.profile) else { continue };
+            let most = guarantee.count.saturating_add(if self.queues_for(&resource) { guarantee.borrow } else { 0 });
+            if most == 0 {
+                continue;
+            }
             let Some(found) = self.view.profiles.get(&guarantee.profile) else { continue };
             if found.sharing.is_some() && !grant.shares.contains(&resource) {
                 grant.shares.push(resource.clone());
             }
-            let most = found.contract.max_per_pod.unwrap_or(i32::MAX).min(guarantee.count);
+            let most = found.contract.max_per_pod.unwrap_or(i32::MAX).min(most);
             let granted = grant.resources.entry(resource.clone()).or_default();
             *granted = most.max(*granted);
+            if self.queues_for(&resource) && !grant.queued.contains(&resource) {
+                grant.queued.push(resource.clone());
+            }
             pools.extend(found.contract.pools.iter().cloned());
             grant.profiles.push(GrantedProfile {
                 name: guarantee.profile.clone(),
@@ -178,6 +167,7 @@ impl Observed {
             });
         }
         grant.shares.sort();
+        grant.queued.sort();
         grant.profiles.sort_by(|a, b| a.name.cmp(&b.name));
         grant.pools = pools.into_iter().collect();
         // readable in every object that the API server has accepted
@@ -188,6 +178,15 @@ impl Observed {
         grant.virtual_cluster = self.has_virtual_cluster();
         grant.queues.clone_from(&spec.queues);
         grant
+    }
+
+    /// Are the cached grants of all listed namespaces as they should be?
+    pub fn grants_are_cached(&self) -> bool {
+        let listed = self.tenant.spec.namespaces.iter().map(|n| n.name.as_str());
+        listed.filter(|name| self.namespaces.contains_key(*name)).all(|name| {
+            let wanted = OwnedObject::of(&render::grant(&self.tenant, name, self.grant(name)));
+            self.managed(Managed::Grant, name).is_some_and(|cached| cached.content == wanted.content)
+        })
     }
 
     /// Has the tenant a virtual cluster here, or what is left of one that is being deleted?

@@ -2,6 +2,7 @@
 
 pub mod earlier_access;
 pub mod memory_limit;
+pub mod queue;
 pub mod virtual_cluster;
 
 use gputenancy_crds::{
@@ -42,6 +43,7 @@ pub fn status(seen: &Observed, decided: &Decided, failed: Option<&str>) -> GpuTe
         vec![namespaces(seen, roles), policy(seen, roles), quota(seen, decided), capacity(seen, roles, &gpus)];
     parts.extend(pull_secrets::condition(seen, roles));
     parts.extend(virtual_cluster::condition(seen));
+    parts.extend(queue::condition(seen));
     let overall = if seen.tenant.metadata.deletion_timestamp.is_some() {
         deletion(seen, roles)
     } else {
@@ -69,6 +71,7 @@ pub fn status(seen: &Observed, decided: &Decided, failed: Option<&str>) -> GpuTe
             .map(|(name, role)| NamespaceState { name: name.into(), phase: phase(role).into() })
             .collect(),
         equivalents: equivalents(seen, roles),
+        queue: queue::in_use(seen),
         // its controller's, and never written by the operator
         virtual_cluster: old.virtual_cluster,
         enforcement: limit.map(|limit| limit.means),
@@ -89,7 +92,7 @@ fn in_short(gpu: &GpuUse) -> String {
 /// Is this a state that usually ends within a second?
 pub fn is_transient(status: &GpuTenantStatus) -> bool {
     let ready = status.conditions.iter().find(|c| c.type_ == condition::READY);
-    ready.is_some_and(|c| matches!(c.reason.as_str(), "Creating" | "Applying" | "Planning"))
+    ready.is_some_and(|c| matches!(c.reason.as_str(), "Creating" | "Applying" | "Planning" | "QueuePending"))
 }
 
 fn phase(role: Role) -> &'static str {
@@ -121,6 +124,7 @@ fn uses(seen: &Observed, roles: &Roles) -> Vec<GpuUse> {
         let refused = seen.refused.waiting(&namespaces, &quota_key(&resource), seen.now, SHOWN_AFTER);
         let held = seen.view.held_by(names(), &resource) + seen.view.retained_devices_of(names(), &resource);
         let free = profile.map_or(0, |p| p.free);
+        let (borrowed, lent) = queue::shared(seen, &resource);
         let share = seen.view.weights.get(&resource).filter(|_| seen.tenant.spec.gpu_equivalents.is_some());
         GpuUse {
             profile: g.profile.clone(),
@@ -129,12 +133,15 @@ fn uses(seen: &Observed, roles: &Roles) -> Vec<GpuUse> {
             share: share.map(ToString::to_string),
             isolation: profile.map(|p| p.sharing.map_or(Isolation::Hardware, SharingMode::isolation)),
             price: profile.and_then(|p| p.contract.price.clone()),
-            available: held.saturating_add(free).min(budget),
+            // what others borrow comes back when the team asks for it
+            available: held.saturating_add(free).saturating_add(lent).min(budget),
             waiting: seen
                 .view
                 .waiting_in(names(), &resource)
                 .saturating_add(i32::try_from(refused).unwrap_or(i32::MAX))
                 .saturating_add(virtual_cluster::refused(seen, &g.profile)),
+            borrowed,
+            lent,
             resource_name: resource,
         }
     };
@@ -387,6 +394,8 @@ mod tests {
                 used,
                 available,
                 waiting: 0,
+                borrowed: 0,
+                lent: 0,
                 share: None,
                 isolation: None,
                 price: None,

@@ -185,7 +185,7 @@ fn resident() -> usize {
 async fn filled(kinds: &[&'static str]) -> (Caches, Client, mpsc::UnboundedReceiver<Trigger>) {
     let client = api_server(kinds);
     let (tenants, mut names) = mpsc::unbounded_channel();
-    let triggers = Triggers { fleet: Arc::default(), tenants };
+    let triggers = Triggers { fleet: Arc::default(), tenants, queues: Arc::default() };
     let locations = Locations {
         namespace: "gputenancy-system".into(),
         mig_config_namespace: None,
@@ -196,6 +196,7 @@ async fn filled(kinds: &[&'static str]) -> (Caches, Client, mpsc::UnboundedRecei
         owners_read_tenant: true,
         virtual_clusters: false,
         usage_endpoint: false,
+        kueue: false,
         agent_selector: String::new(),
     };
     let caches = Caches::start(&client, &locations, &triggers, false);
@@ -289,7 +290,7 @@ async fn all_parts() {
         caches.clone(),
         Writer::new(client.clone(), metrics.clone()),
         Publisher::new(client, "gputenancy.io/operator", "test"),
-        receiver,
+        crate::tenant::Views { fleet: receiver, queues: watch::channel(Arc::default()).1 },
         metrics,
     );
     for n in 0..TENANTS {

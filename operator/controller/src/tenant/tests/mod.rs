@@ -128,7 +128,9 @@ fn observed(spec: &Value) -> Observed {
         foreign_access: BTreeMap::new(),
         refused: RefusedControllers::default(),
         windows: BTreeMap::new(),
+        policy_in_force: false,
         view: Arc::new(view()),
+        queues: Arc::default(),
         now: Timestamp::UNIX_EPOCH,
     }
 }

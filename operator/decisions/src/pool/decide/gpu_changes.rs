@@ -6,7 +6,7 @@ use std::{
 };
 
 use gputenancy_crds::{
-    ChangePhase, GpuNode, GpuPoolSpec, GpuSpec, Guarantee, Trust,
+    ChangePhase, GpuNode, GpuPoolSpec, GpuSpec, Guarantee, QueueingSystem, Trust,
     ids::{GpuKey, PodName, PoolName},
 };
 use gputenancy_plan::{GpuPlan, Plan, TenantFacts};
@@ -228,9 +228,13 @@ pub fn intent(fleet: &Fleet) -> String {
             allocation: _,
             enforcement,
             health: _,
+            queueing,
         } = &p.spec;
         let owners = (partitioner, advertiser, strategy);
-        (p.name_any(), (node_selector, profiles, layout, owners, disruption.allow_outage, enforcement))
+        // absent without queues: the fingerprint of a pool that has none is that of earlier releases
+        let queues = (queueing.system != QueueingSystem::None).then_some(queueing.system);
+        let name = queues.map_or_else(|| p.name_any(), |system| format!("{} {system:?}", p.name_any()));
+        (name, (node_selector, profiles, layout, owners, disruption.allow_outage, enforcement))
     });
     let tenants = fleet.demands().map(|(tenant, facts)| (tenant.name_any(), demand(facts)));
     fingerprint(&(by_name(profiles), by_name(pools), by_name(tenants)))

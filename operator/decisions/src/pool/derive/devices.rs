@@ -27,6 +27,8 @@ pub struct NodeDevices {
     pub by_resource: BTreeMap<String, Capacity>,
     /// Devices that pods hold.
     pub held: BTreeMap<Claim, i32>,
+    /// Of the devices that pods hold, those that no other pod gets after them, by extended resource: they are withdrawn, or their GPU is faulty.
+    pub leaving: BTreeMap<String, i32>,
     /// Devices that processes of pods keep that kubelet has forgotten.
     pub left_over: Vec<LeftOver>,
 }
@@ -102,6 +104,9 @@ impl NodeDevices {
             }
             if let Some(former) = device.former_owner.as_ref().filter(|_| device.owner.is_none() && !tried) {
                 pods.entry(of_pod(former)).or_default().1 += 1;
+            }
+            if usage == Use::Held && !offered {
+                *self.leaving.entry(resource.clone()).or_default() += 1;
             }
             let sum = self.by_resource.entry(resource).or_default();
             sum.total += 1;

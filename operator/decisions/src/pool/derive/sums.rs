@@ -28,6 +28,7 @@ pub struct PoolSums {
     /// GPUs that their agents report.
     pub gpus: i32,
     by_resource: BTreeMap<String, Capacity>,
+    leaving: BTreeMap<String, i32>,
 }
 
 /// What limits the memory of the devices that the pods of a namespace have.
@@ -64,6 +65,9 @@ impl Sums {
             sums.nodes += sign as i32;
             sums.gpus += sign as i32 * gpus;
             change_all(&mut sums.by_resource, &devices.by_resource, sign);
+            for (resource, count) in &devices.leaving {
+                count_by(&mut sums.leaving, resource, sign as i32 * count);
+            }
             if sums.nodes == 0 {
                 self.by_pool.remove(pool);
             }
@@ -133,6 +137,12 @@ impl Sums {
 }
 
 impl PoolSums {
+    /// Devices of a resource that pods hold or could get now, without those that no other pod gets after them.
+    pub fn in_service(&self, resource: &str) -> i32 {
+        let Capacity { total: _, allocated, free, unschedulable: _ } = self.capacity(resource);
+        allocated.saturating_add(free).saturating_sub(self.leaving.get(resource).copied().unwrap_or(0))
+    }
+
     /// Devices of a resource.
     pub fn capacity(&self, resource: &str) -> Capacity {
         self.by_resource.get(resource).copied().unwrap_or_default()

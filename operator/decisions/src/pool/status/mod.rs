@@ -2,6 +2,7 @@
 
 pub mod pools;
 pub mod profiles;
+mod queue;
 pub mod view;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -15,6 +15,7 @@ use k8s_openapi::{
 };
 use kube::ResourceExt;
 
+use super::queue;
 use crate::{
     change::{ChangeDecision, Window},
     event::EventMessage,
@@ -78,6 +79,7 @@ pub fn pool(decided: &Decided<'_>, pool: &GpuPool) -> GpuPoolStatus {
     updates.push(marks::update(decided.marks, nodes, decided.overruns.of(&name)));
     let (flapping, update) = flapping::report(pool, decided.demands, decided.now());
     updates.push(update);
+    updates.extend(queue::condition(pool, decided.fleet().queues.as_ref()));
     let (rollout, rolled_out) = decided.stages.report(&name).unzip();
     updates.extend(rolled_out);
     GpuPoolStatus {

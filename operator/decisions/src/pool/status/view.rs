@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gputenancy_crds::{FractionSize, GpuProfileSpec};
+use gputenancy_crds::{FractionSize, GpuPool, GpuProfileSpec};
 use gputenancy_plan::{Problem, resource_name, trust_needed};
 use kube::ResourceExt;
 
 use crate::{
-    fleet_view::{Contract, FleetView, ProfileView, TenantView},
+    fleet_view::{Contract, FleetView, PoolView, ProfileView, TenantView},
     pool::{
         decide::decided::Decided,
         derive::{devices, flapping},
@@ -54,7 +54,18 @@ pub fn view(decided: &Decided<'_>) -> FleetView {
         retained_devices: sums.left_over(decided.pods),
         waiting: devices::waiting(decided.pods),
         limits: sums.limits(),
+        pools: decided.fleet().active_pools().map(|pool| (pool.name_any(), pool_view(decided, pool))).collect(),
     }
+}
+
+/// A pool with its verified devices.
+fn pool_view(decided: &Decided<'_>, pool: &GpuPool) -> PoolView {
+    let offered = decided.fleet().profiles.iter().filter(|p| pool.spec.profiles.contains(&p.name_any()));
+    let resources: BTreeSet<String> = offered.map(|p| resource_name(&p.name_any(), &p.spec)).collect();
+    let sums = decided.views.sums().of_pool(&pool.name_any());
+    let devices = resources.iter().map(|resource| (resource.clone(), sums.map_or(0, |sums| sums.in_service(resource))));
+    let (queueing, taint) = (pool.spec.queueing.clone(), pool.spec.taint.clone());
+    PoolView { queueing, taint, devices: devices.collect(), resources }
 }
 
 /// What a user of the profile has to know.

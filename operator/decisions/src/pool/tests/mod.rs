@@ -83,6 +83,7 @@ fn fleet(pools: &[&str]) -> Fleet {
         mig_configs: crate::partitioner::MigConfigs::default(),
         plugin_configs: crate::plugin::PluginConfigs::default(),
         agent_pods: None,
+        queues: None,
     }
 }
 
@@ -568,7 +569,10 @@ fn the_intent_is_what_people_ask_for_in_whatever_order_and_nothing_that_runs() {
         |t| t.spec.priority = 1,
         |t| t.spec.gpus[0].profile = "turns".into(),
         |t| t.spec.gpus[0].count = 2,
-        |t| t.spec.sharing = Some(gputenancy_crds::SharingAcknowledgement::default()),
+        |t| {
+            t.spec.sharing =
+                Some(gputenancy_crds::TenantSharing { acknowledged_by: Some("a".into()), ..Default::default() });
+        },
     ];
     let edited = |of: usize, edit: fn(&mut GpuTenant)| {
         let mut fleet = asked.clone();

@@ -5,7 +5,7 @@ mod plugin;
 use std::collections::BTreeMap;
 
 use gputenancy_crds::{
-    CONTEXT_MIB, ComputeMode, Device, Layout, MemoryText, ResizePolicy, SharingAcknowledgement, SharingMode, Trust,
+    CONTEXT_MIB, ComputeMode, Device, Layout, MemoryText, ResizePolicy, SharingMode, TenantSharing, Trust,
 };
 use gputenancy_plan::explain;
 use proptest::{prelude::*, sample::select};
@@ -159,7 +159,7 @@ pub fn tenant(fleet: Fleet, wanted: &[(&str, i32)]) -> Fleet {
     for tenant in &mut fleet.tenants {
         tenant.spec.trust = Trust::Internal;
         tenant.spec.sharing =
-            Some(SharingAcknowledgement { acknowledged_by: "lead@example.com".into(), acknowledged_at: None });
+            Some(TenantSharing { acknowledged_by: Some("lead@example.com".into()), ..TenantSharing::default() });
     }
     fleet
 }

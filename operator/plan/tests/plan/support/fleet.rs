@@ -238,7 +238,7 @@ fn demanded(tenant: &GpuTenant) -> gputenancy_plan::TenantFacts<'_> {
         namespaces: &tenant.spec.namespaces,
         refused: BTreeMap::new(),
         trust: tenant.spec.trust,
-        acknowledged: tenant.spec.sharing.is_some(),
+        acknowledged: tenant.spec.acknowledges_shares(),
         priority: tenant.spec.priority,
         gpus: &tenant.spec.gpus,
         equivalents: tenant.spec.gpu_equivalents.as_deref(),

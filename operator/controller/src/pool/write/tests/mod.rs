@@ -142,6 +142,7 @@ impl World {
                 layouts: "gputenancy-system".into(),
                 plugin_configs: "nvidia".into(),
             },
+            kueue: None,
         };
         let mut fleet = Fleet::default();
         for name in (0..nodes).map(|n| format!("n-{n:02}")) {

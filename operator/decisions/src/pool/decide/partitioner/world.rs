@@ -123,6 +123,7 @@ impl World {
             mig_configs: MigConfigs::default(),
             plugin_configs: crate::plugin::PluginConfigs::default(),
             agent_pods: None,
+            queues: None,
         };
         Self {
             now: Timestamp::from_second(1_000_000).unwrap(),
