@@ -24,6 +24,7 @@ from panels import (
     memory_of,
     named_tenant,
     of_board,
+    ratio,
     selector,
     share_of_known,
     sources_panel,
@@ -178,6 +179,14 @@ def fleet():
                         "short",
                         [(f"{nodes} - ({reporting} or 0 * {nodes})", "{{pool}}")],
                         step=True,
+                    ),
+                    ratio(
+                        "Fairness of borrowing",
+                        "How evenly the teams of each sharing group borrow by weight: 1 is even, 1/n means that one of n teams borrows all. No series"
+                        " where fewer than two teams borrow or have waiting Jobs. A team that waits for a profile of which nothing is idle lowers it.",
+                        [(leader("gputenancy_operator_queue_fairness", "group"), "{{group}}")],
+                        24,
+                        empty="none",
                     ),
                 ],
             ),

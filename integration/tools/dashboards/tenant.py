@@ -15,6 +15,7 @@ from panels import (
     board,
     busy_but_idle,
     by_mode,
+    events,
     held_and_idle,
     holder,
     hours,
@@ -60,6 +61,8 @@ def tenant():
         ("uuid", "UUID"),
         ("gpu_instance", "instance"),
     ]
+    waits = events(selector("gputenancy_operator_queue_wait_seconds_bucket", of), "1h")
+    wait = lambda quantile: f"histogram_quantile({quantile}, sum by (resource, le) ({waits})) >= 0"
     return board(
         "tenant",
         "tenant",
@@ -143,6 +146,23 @@ def tenant():
                             (leader(selector("gputenancy_tenant_waiting", of), "profile"), "{{profile}} waiting"),
                         ],
                         step=True,
+                    ),
+                    lines(
+                        "Borrowed and lent devices",
+                        "Devices above the guarantee that Jobs of the tenant use, and devices of its guarantee that Jobs of other tenants use. Their"
+                        " owners reclaim them. Nothing is borrowed or lent where there is no series.",
+                        "short",
+                        [(devices_of("borrowed"), "{{profile}} borrowed"), (devices_of("lent"), "{{profile}} lent")],
+                        step=True,
+                        empty="none",
+                    ),
+                    lines(
+                        "Wait for admission by a queue (p50, p90)",
+                        "How long the Jobs waited that Kueue admitted in the last hour, by resource: half of them, and one in ten, waited longer."
+                        " Jobs that still wait are not in it. With more than 200 tenants with queues the metric has no tenant.",
+                        "s",
+                        [(wait(0.5), "{{resource}} p50"), (wait(0.9), "{{resource}} p90")],
+                        empty="none",
                     ),
                 ],
             ),
