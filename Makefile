@@ -24,7 +24,7 @@ TRIPLE := $(shell rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
 export CARGO_TARGET_$(TRIPLE)_RUNNER := $(SUDO)
 endif
 
-.PHONY: crds help demo test test-all virtual-clusters check bench gpu-test down prerequisites tools runtimes zig tenant-libraries peer-tools virtual-tools monitoring-tools build test-programs images lab-up labs labs-count lab-test api end-to-end unit rules-test fmt fmt-check lint licences sbom
+.PHONY: crds help demo test test-all virtual-clusters check bench gpu-test down prerequisites tools runtimes zig tenant-libraries peer-tools virtual-tools monitoring-tools queue-tools build test-programs images lab-up labs labs-count lab-test api end-to-end unit rules-test fmt fmt-check lint licences sbom
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 18
@@ -60,7 +60,7 @@ lab-test: tools build ## tests of the lab itself: traffic, power loss, network p
 api: labs ## tests of what the API server decides, in LABS labs at once
 	$(NEXTEST) api $(LEVEL) --test-threads $(LABS) $(TEST)
 
-end-to-end: labs monitoring-tools ## the end-to-end tests, in LABS labs at once; LEVEL=full for all but virtual clusters, TEST=demo:: for some of them
+end-to-end: labs monitoring-tools queue-tools ## the end-to-end tests, in LABS labs at once; LEVEL=full for all but virtual clusters, TEST=demo:: for some of them
 	$(NEXTEST) e2e $(LEVEL) --test-threads $(LABS) $(TEST)
 
 virtual-clusters: LEVEL := full
@@ -101,6 +101,10 @@ down: ## stop all labs and remove their files
 # Prometheus, whose answers a test of level full reads
 monitoring-tools: prerequisites
 	@$(if $(filter full,$(LEVEL)),integration/tools/build prometheus promtool,true)
+
+# Kueue with its chart, which tests of level full install in a lab
+queue-tools: prerequisites
+	@$(if $(filter full,$(LEVEL)),integration/tools/build kueue kueue-chart,true)
 
 # vCluster of the version that is served; the tests of upgrades need the one before it as well
 virtual-tools: prerequisites

@@ -39,6 +39,14 @@ const KINDS: [(&str, &str, &str); 18] = [
     ("rbac.authorization.k8s.io", "v1", "RoleBinding"),
 ];
 
+/// By these objects the API server calls Kueue. Where it does not run, they refuse pods of tenants, and no namespace is deleted.
+const CALLS_OF_KUEUE: [&str; 4] = [
+    "validatingwebhookconfiguration/kueue-validating-webhook-configuration",
+    "mutatingwebhookconfiguration/kueue-mutating-webhook-configuration",
+    "apiservice/v1beta1.visibility.kueue.x-k8s.io",
+    "apiservice/v1beta2.visibility.kueue.x-k8s.io",
+];
+
 /// An installation, as it was when helm had ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Installation {
@@ -79,6 +87,11 @@ impl World {
         let sets = Api::<DaemonSet>::namespaced(self.client.clone(), product::NAMESPACE);
         sets.delete_collection(&now, &ours).await?;
         Ok(())
+    }
+
+    /// Deletes the objects by which the API server calls Kueue, if there are any.
+    pub async fn disconnect_kueue(&self) -> Result<()> {
+        self.kubectl(&[&["delete", "--ignore-not-found"], &CALLS_OF_KUEUE[..]].concat()).await.map(drop)
     }
 
     /// Before helm runs: what is installed is not known until it has ended. Also where the chart reads something of the cluster that a test has changed: the

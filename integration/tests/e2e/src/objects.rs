@@ -120,7 +120,7 @@ pub async fn set_guarantee(client: &Client, tenant: &str, profile: &str, count: 
     let mut gpus = api.get(tenant).await?.spec.gpus;
     match gpus.iter_mut().find(|g| g.profile == profile) {
         Some(guarantee) => guarantee.count = count,
-        None => gpus.push(gputenancy_crds::Guarantee { profile: profile.into(), count }),
+        None => gpus.push(gputenancy_crds::Guarantee::of(profile, count)),
     }
     patch_tenant(client, tenant, json!({"spec": {"gpus": gpus}})).await.map(drop)
 }

@@ -37,6 +37,7 @@ impl World {
         let client = lab.client();
         let world = Self { lab, client, lock };
         if world.lock.interrupted {
+            world.disconnect_kueue().await?;
             world.uninstall_programs().await?;
         }
         Ok(world)

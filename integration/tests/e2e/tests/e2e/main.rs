@@ -15,6 +15,7 @@ mod demo_virtual_cluster;
 mod devices;
 mod limits;
 mod liveness;
+mod queues;
 mod sharing;
 mod tenancy;
 mod usage;
