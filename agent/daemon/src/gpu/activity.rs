@@ -12,8 +12,8 @@ use super::{inventory::ObservedGpu, policy::reopens_library};
 pub(super) struct ActivityReader<'n> {
     /// The latest GPM sample of each GPU and GPU instance.
     samples: BTreeMap<(String, Option<u32>), GpmSample<'n>>,
-    /// Whether a GPU has GPM, by UUID.
-    has_gpm: BTreeMap<String, bool>,
+    /// UUIDs of GPUs with GPM. The others are asked again: a driver that is being replaced may answer for the one before.
+    has_gpm: BTreeSet<String>,
     /// Time of the newest utilization of processes, by UUID, in microseconds since 1970.
     seen: BTreeMap<String, u64>,
 }
@@ -63,11 +63,13 @@ impl<'n> ActivityReader<'n> {
     }
 
     fn has_gpm(&mut self, gpu: Gpu<'n>, uuid: &str) -> Result<bool, NvmlFailure> {
-        if let Some(known) = self.has_gpm.get(uuid) {
-            return Ok(*known);
+        if self.has_gpm.contains(uuid) {
+            return Ok(true);
         }
         let has = gpu.has_gpm()?;
-        self.has_gpm.insert(uuid.to_owned(), has);
+        if has {
+            self.has_gpm.insert(uuid.to_owned());
+        }
         Ok(has)
     }
 
