@@ -44,6 +44,8 @@ fn gpus(report: &TenantReport, text: &mut String) {
     heading(text, "GPUs");
     if report.profiles.is_empty() {
         let _ = writeln!(text, "  none: spec.gpus is empty");
+        // also of a team that may not read its GpuTenant
+        queued(report, text);
         return;
     }
     let lends = report.profiles.iter().any(|p| p.borrowed > 0 || p.lent > 0);
@@ -57,14 +59,7 @@ fn gpus(report: &TenantReport, text: &mut String) {
     let lent: &[&str] = if lends { &["BORROWED", "LENT"] } else { &[] };
     let header = [&["PROFILE", "BUDGET", "USED"][..], lent, &["AVAILABLE", "WAITING", "RESOURCE"]].concat();
     text.push_str(&table(&header, report.profiles.iter().map(row)));
-    if let Some(queue) = &report.queue {
-        text.push('\n');
-        let jobs = counted(queue.waiting, "job");
-        wrapped(text, 2, "", &format!("in the queue: {jobs} waiting, {} admitted", queue.admitted));
-    }
-    if let Some(order) = &report.queue_order {
-        text.push_str(&queue::order(order));
-    }
+    queued(report, text);
     if let Some(together) = &report.equivalents {
         let used = together.used.as_deref().unwrap_or("?");
         let shares = report.profiles.iter().filter_map(|p| Some(format!("{} {}", p.profile, p.share.as_ref()?)));
@@ -76,6 +71,18 @@ fn gpus(report: &TenantReport, text: &mut String) {
     let rows: Vec<Vec<String>> =
         report.profiles.iter().flat_map(|p| p.namespaces.iter().map(|s| share(s, &p.profile))).collect();
     spread(rows, "PROFILE", text);
+}
+
+/// Jobs in the team's queue.
+fn queued(report: &TenantReport, text: &mut String) {
+    if let Some(queue) = &report.queue {
+        text.push('\n');
+        let jobs = counted(queue.waiting, "job");
+        wrapped(text, 2, "", &format!("in the queue: {jobs} waiting, {} admitted", queue.admitted));
+    }
+    if let Some(order) = &report.queue_order {
+        text.push_str(&queue::order(order));
+    }
 }
 
 /// How many limits there are besides those of GPUs, and which of them are used up.
