@@ -18,13 +18,14 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    decide::{Decided, Write, decide},
+    decide::{Decided, decide},
     notices::{Due, Notices},
     observe::Observed,
     render::Key,
     teams::QueuedTenant,
     view::QueueView,
     waits::{Wait, Waits},
+    write::Write,
 };
 use crate::{
     apply::{Part, Writer},

@@ -19,6 +19,7 @@ mod usage;
 mod view;
 mod waits;
 mod workloads;
+mod write;
 
 pub use controller::Controller;
 pub use view::{QueueView, TenantQueue};

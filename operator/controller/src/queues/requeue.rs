@@ -8,9 +8,9 @@ use k8s_openapi::jiff::Timestamp;
 use kube::{ResourceExt as _, api::DynamicObject};
 
 use super::{
-    decide::Write,
     observe::has_condition,
     workloads::{self, CheckState},
+    write::Write,
 };
 use crate::{
     apply::{Part, Writer},

@@ -10,10 +10,11 @@ use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
 use super::{
-    decide::{Decided, Write, decide},
+    decide::{Decided, decide},
     observe::Observed,
     render,
     teams::{self, QueuedTenant},
+    write::Write,
 };
 use crate::cache::kueue::Kind;
 

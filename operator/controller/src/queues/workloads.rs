@@ -5,9 +5,9 @@ use kube::{ResourceExt as _, api::DynamicObject};
 use serde_json::{Value, json};
 
 use super::{
-    decide::Write,
     observe::{Observed, has_condition, is_ours},
     render::CHECK,
+    write::Write,
 };
 use crate::cache::kueue::{API_VERSION, Kind};
 

@@ -535,6 +535,9 @@ fn borrowed_devices_are_supply_for_their_owner_in_a_pool_with_queues_only() {
     fleet.tenants[0].spec.gpus[0].count = 0;
     fleet.tenants[0].spec.gpus[0].borrow = 2;
     assert_eq!(problems(&fleet.plan()), [""; 0]);
+    // of two devices the one that it may borrow comes back, and of none it may borrow neither does
     fleet.tenants[0].spec.gpus[0].borrow = 1;
+    assert_eq!(problems(&fleet.plan()), [""; 0]);
+    fleet.tenants[0].spec.gpus[0].borrow = 0;
     assert_eq!(problems(&fleet.plan()).len(), 1);
 }
