@@ -20,8 +20,10 @@ async fn neighbours_on_a_mig_gpu_see_and_reach_nothing_of_each_other() {
 
 async fn two_halves(world: &World) -> Result<()> {
     let [loud, quiet] = TEAMS;
-    world.set(&[mig_profile("mig-3g", "3g.40gb"), pool("p", NODE, &["mig-3g"])]).await?;
+    world.set(&[mig_profile("mig-3g", "3g.40gb")]).await?;
     world.set(&TEAMS.map(|team| tenant(team, &[("mig-3g", 1)]))).await?;
+    // last: a guarantee that comes while a GPU is being partitioned is served on another one
+    world.set(&[pool("p", NODE, &["mig-3g"])]).await?;
     for team in TEAMS {
         tenant_ready(world, team).await?;
         world.set(&[workload(team, "w", MIG_3G, 1)]).await?;

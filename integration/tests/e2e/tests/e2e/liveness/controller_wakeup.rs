@@ -1,16 +1,16 @@
 //! Controllers in exponential backoff after quota refusals retry as soon as the quota has headroom (`budget.wakeControllers`).
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
 use e2e::{
     Result, World,
     fixtures::{gated_pod, mig_profile, pool},
-    objects::ensure,
     scenario::tenant_ready,
-    wait::{PATIENCE, eventually},
+    wait::{PATIENCE, eventually, follow},
 };
 use k8s_openapi::{
     NamespaceResourceScope,
@@ -23,9 +23,11 @@ use k8s_openapi::{
 use kube::{
     Api, ResourceExt,
     api::{ListParams, Patch, PatchParams},
+    runtime::watcher,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 const TENANT: &str = "wakeup";
 const USES: &str = "wakeup-uses";
@@ -119,6 +121,19 @@ where
     Ok(())
 }
 
+/// Messages of the operator's condition on each `ReplicaSet`. Once its pod is created, the controller of Kubernetes may write its status over the condition.
+fn messages(world: &World, tasks: &mut JoinSet<()>) -> Arc<Mutex<BTreeSet<String>>> {
+    let seen = Arc::<Mutex<BTreeSet<String>>>::default();
+    let to = Arc::clone(&seen);
+    let sets = Api::<ReplicaSet>::namespaced(world.client.clone(), WAITS);
+    follow(tasks, sets, watcher::Config::default(), move |set| {
+        let conditions = set.status.and_then(|status| status.conditions).unwrap_or_default();
+        let ours = conditions.into_iter().filter(|c| c.type_ == "gputenancy.io/QuotaAvailable");
+        to.lock().unwrap().extend(ours.filter_map(|c| c.message));
+    });
+    seen
+}
+
 #[tokio::test]
 async fn controller_in_backoff_retries_when_quota_has_headroom() {
     let world = World::enter().await.unwrap();
@@ -135,6 +150,8 @@ async fn controller_in_backoff_retries_when_quota_has_headroom() {
         world.set(&[controller(("apps/v1", "Deployment"), USES, BUDGET)]).await?;
         pods_become(&world, USES, BUDGET).await?;
 
+        let mut tasks = JoinSet::new();
+        let messages = messages(&world, &mut tasks);
         let begun = Instant::now();
         world.set(&WAITING.map(|which| controller(which, WAITS, 1))).await?;
         all_refused(&world).await?;
@@ -144,11 +161,13 @@ async fn controller_in_backoff_retries_when_quota_has_headroom() {
         // by backoff alone the next attempt would be more than ten minutes away
         world.kubectl(&["delete", "deployment", "-n", USES, "deployment", "--wait=false"]).await?;
         pods_become(&world, WAITS, WAITING.len()).await?;
-        let reasons = "jsonpath={.items[*].status.conditions[?(@.type==\"gputenancy.io/QuotaAvailable\")].message}";
-        let message = world.kubectl(&["get", "replicasets", "-n", WAITS, "-o", reasons]).await?;
         let wanted =
             "the budget of GpuTenant wakeup has headroom here for a pod with requests.nvidia.com/mig-1g.10gb=1";
-        ensure(message.trim() == wanted, format!("condition of the ReplicaSet: {message}"))
+        eventually("the condition of the ReplicaSet", PATIENCE, || async {
+            let seen = messages.lock().unwrap().clone();
+            Ok(if seen.contains(wanted) { Ok(()) } else { Err(format!("{seen:?}")) })
+        })
+        .await
     };
     world.keeping_evidence("controller-wakeup", body).await;
 }
